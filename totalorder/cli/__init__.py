@@ -1,0 +1,1 @@
+"""The command line. `app` puts the commands together; each command is a module of its own with a `register`."""

@@ -1,0 +1,68 @@
+"""`totalorder`: puts the commands together and turns errors into messages.
+
+A command is a module of this package, named in `COMMANDS`, with one function::
+
+    def register(app: typer.Typer) -> None:
+        @app.command("name", help="…")   # or app.command("name")(run)
+        def run(bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS) -> None: ...
+
+Its top level imports only typer, `totalorder.errors` and `totalorder.cli.options`: pyspark, kafka, pyarrow, rich and the
+rest of the package are imported inside the functions, so that `totalorder --help` is quick and a base install needs no Spark.
+A command raises `totalorder.Error` (shown as one message, exit code 1; SettingsError: 2) or `typer.Exit(code)`.
+"""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from totalorder.errors import Error, SettingsError
+
+COMMANDS = ("demo", "broker", "sequence", "publish", "subscribe", "topics", "inspect")
+
+_INTERRUPTED = 128 + 2  # what a shell reports for a process that SIGINT ended
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from totalorder import __version__
+
+        print(f"totalorder {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """One order for all subscribers of a Kafka domain."""
+
+
+def build_app() -> typer.Typer:
+    """The application with every command registered."""
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    app.callback()(_root)
+    for name in COMMANDS:
+        try:
+            module = import_module(f"totalorder.cli.{name}")
+        except ModuleNotFoundError:
+            continue
+        module.register(app)
+    return app
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line `args` (default: the process's own) and exit with its code.
+
+    0: done; 1: it failed; 2: wrong usage or settings; 130: Ctrl-C.
+    """
+    try:
+        typer.main.get_command(build_app()).main(args=args, prog_name="totalorder")
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    except Error as error:
+        print(f"totalorder: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, SettingsError) else 1)
