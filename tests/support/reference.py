@@ -1,0 +1,201 @@
+"""The dumb twin of totalorder's protocol: everything is counted from scratch out of the list pi, in O(n^2).
+
+An item's place in the list is its position: `items[0]` has g = 1. Events and subscription changes alike take one.
+Clever code (the sequencer's kernel, the subscriber's machine) is compared with this; nothing here is fast or
+incremental, so that each rule can be read off one expression. The rules:
+
+- `n` is the event's number in its topic, an entry X the number of X's events before the event's position;
+- SG_T at a position: T, and each X that at least `min_subscriptions` live subscriptions hold together with T;
+- closing entries: when X leaves SG_T, the first event of T after that still carries the entry X;
+- opening entries (only `opening=True`, see `reference_stamps`).
+"""
+
+import operator
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of a topic."""
+
+    topic: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """From this position on subscription `id` holds exactly `topics` (none: it is gone). It may also change nothing."""
+
+    id: str
+    topics: frozenset[str]
+
+
+Item: TypeAlias = Event | Change
+Rule: TypeAlias = Callable[[int, int], bool]
+"""(sub_LC's number, the entry) -> may the event pass? Ours is `>=`."""
+
+Intervals: TypeAlias = Sequence[tuple[int, frozenset[str]]]
+"""[(p, topics)]: the set in force for positions after p, up to and including the next pair's p."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReferenceStamp:
+    """An event's timestamp with all its entries (no delta coding): topic X -> X's events before position g."""
+
+    g: int
+    topic: str
+    n: int
+    entries: dict[str, int]
+
+
+def change(subscription: str, topics: Iterable[str] = ()) -> Change:
+    """A `Change` that takes any iterable of topics: `change("r", "TX")`."""
+    return Change(subscription, frozenset(topics))
+
+
+def events(topics: Iterable[str]) -> list[Item]:
+    """One event for each topic, in this order: `events("TXT")`."""
+    return [Event(topic) for topic in topics]
+
+
+def reference_clock(items: Sequence[Item], position: int) -> Counter[str]:
+    """LC of every topic after `position` (0: before the first item); a topic without events counts 0."""
+    return Counter(item.topic for item in items[:position] if isinstance(item, Event))
+
+
+def reference_subscriptions(items: Sequence[Item], position: int) -> dict[str, frozenset[str]]:
+    """The live subscriptions after `position`."""
+    latest = {item.id: item.topics for item in items[:position] if isinstance(item, Change)}
+    return {subscription: topics for subscription, topics in latest.items() if topics}
+
+
+def reference_group(items: Sequence[Item], position: int, topic: str, min_subscriptions: int) -> set[str]:
+    """SG_topic without the topic itself, after `position`."""
+    holders = [topics for topics in reference_subscriptions(items, position).values() if topic in topics]
+    together = Counter(other for topics in holders for other in topics if other != topic)
+    return {other for other, count in together.items() if count >= min_subscriptions}
+
+
+def reference_stamps(
+    items: Sequence[Item], min_subscriptions: int, *, closing: bool = True, opening: bool = False
+) -> list[ReferenceStamp]:
+    """The stamp of each event of pi, in pi's order; control items take a g and yield no stamp.
+
+    `closing=False` leaves the closing entries out, to show why they are there. `opening=True` adds opening entries:
+    when a subscription gains X at p, the first event of X after p carries an entry for each topic that ANY one
+    subscription holds together with X. With m = 1 that changes nothing; with m = 2 pairwise order needs it as soon as
+    a subscription swaps topics (tests/model/test_reference.py tells the story).
+    """
+    stamps = []
+    for g, item in enumerate(items, 1):
+        if isinstance(item, Event):
+            group = reference_group(items, g, item.topic, min_subscriptions)
+            for q in _changes_since_previous(items, g, item.topic):
+                if closing:
+                    group |= reference_group(items, q - 1, item.topic, min_subscriptions)
+                if opening and _gains(items, q, item.topic):
+                    group |= reference_group(items, g, item.topic, 1)
+            clock = reference_clock(items, g - 1)
+            entries = {other: clock[other] for other in sorted(group)}
+            stamps.append(ReferenceStamp(g=g, topic=item.topic, n=clock[item.topic] + 1, entries=entries))
+    return stamps
+
+
+def _changes_since_previous(items: Sequence[Item], g: int, topic: str) -> list[int]:
+    """Positions of the changes between the topic's previous event (or the start) and position g."""
+    previous = max((at for at, item in enumerate(items[: g - 1], 1) if item == Event(topic)), default=0)
+    return [at for at in range(previous + 1, g) if isinstance(items[at - 1], Change)]
+
+
+def _gains(items: Sequence[Item], q: int, topic: str) -> bool:
+    """Does the change at position q give its subscription a topic that it did not hold?"""
+    changed = items[q - 1]
+    assert isinstance(changed, Change)
+    return topic in changed.topics - reference_subscriptions(items, q - 1).get(changed.id, frozenset())
+
+
+def reference_intervals(items: Sequence[Item], subscription: str) -> list[tuple[int, frozenset[str]]]:
+    """The subscription's sets with the positions that they hold from."""
+    return [(p, item.topics) for p, item in enumerate(items, 1) if isinstance(item, Change) and item.id == subscription]
+
+
+def reference_deliveries(items: Sequence[Item], intervals: Intervals) -> list[int]:
+    """The positions g that a subscriber with these sets delivers: pi restricted, at each one, to the set in force."""
+    delivered = []
+    for g, item in enumerate(items, 1):
+        in_force = [topics for p, topics in intervals if p < g]
+        if isinstance(item, Event) and in_force and item.topic in in_force[-1]:
+            delivered.append(g)
+    return delivered
+
+
+class GreedySubscriber:
+    """Delivers whatever the delivery rule allows, as soon as it can; full vectors, unbounded buffer.
+
+    Stamps may come in any order. Through a change of its set at p it delivers what the old set owes up to p, all of it,
+    and only then goes on with the new set from the clock at p. `delivered` lists positions g in the order of delivery.
+    """
+
+    def __init__(self, items: Sequence[Item], intervals: Intervals, *, rule: Rule = operator.ge) -> None:
+        self.delivered: list[int] = []
+        self._sets = list(intervals)
+        self._clocks = [reference_clock(items, p) for p, _ in intervals]
+        self._ends = [p for p, _ in intervals[1:]] + [len(items)]
+        self._held: list[ReferenceStamp] = []
+        self._rule = rule
+        self._phase = -1
+        self._sub_lc: dict[str, int] = {}
+        self._enter_next_set()
+
+    def receive(self, stamp: ReferenceStamp) -> None:
+        """Take one stamp in and deliver everything that has become deliverable."""
+        self._held.append(stamp)
+        while ready := next((held for held in self._held if self._is_deliverable(held)), None):
+            self._held.remove(ready)
+            self._sub_lc[ready.topic] = ready.n
+            self.delivered.append(ready.g)
+            self._enter_next_set()
+
+    def _is_deliverable(self, stamp: ReferenceStamp) -> bool:
+        if stamp.topic not in self._sub_lc or stamp.g > self._ends[self._phase]:
+            return False
+        gates = [(self._sub_lc[other], number) for other, number in stamp.entries.items() if other in self._sub_lc]
+        return self._sub_lc[stamp.topic] == stamp.n - 1 and all(self._rule(mine, number) for mine, number in gates)
+
+    def _enter_next_set(self) -> None:
+        """Move on for as long as the present set owes nothing before its end."""
+        while self._phase + 1 < len(self._sets) and self._owes_nothing():
+            self._phase += 1
+            clock = self._clocks[self._phase]
+            self._sub_lc = {topic: clock[topic] for topic in self._sets[self._phase][1]}
+
+    def _owes_nothing(self) -> bool:
+        return self._phase < 0 or all(
+            number == self._clocks[self._phase + 1][topic] for topic, number in self._sub_lc.items()
+        )
+
+
+def feed(subscriber: GreedySubscriber, stamps: Iterable[ReferenceStamp], rng: random.Random) -> list[int]:
+    """Interleave the stamps' per-topic streams (each kept in order) at random; return what was delivered."""
+    streams: dict[str, list[ReferenceStamp]] = {}
+    for stamp in stamps:
+        streams.setdefault(stamp.topic, []).append(stamp)
+    while streams:
+        topic = rng.choice(sorted(streams))
+        subscriber.receive(streams[topic].pop(0))
+        if not streams[topic]:
+            del streams[topic]
+    return subscriber.delivered
+
+
+def first_disagreement(one: Sequence[int], other: Sequence[int]) -> tuple[int, int] | None:
+    """Two positions that both sequences hold, in opposite orders; None if there are none (pairwise TNO)."""
+    shared = [g for g in one if g in set(other)]
+    for at, earlier in enumerate(shared):
+        for later in shared[at + 1 :]:
+            if other.index(earlier) > other.index(later):
+                return earlier, later
+    return None
