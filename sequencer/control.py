@@ -1,0 +1,357 @@
+"""Control records (requests) and the answers to them, with their JSON forms.
+
+Requests come from outside and are validated as hostile: `parse_request` never raises anything but `BadRequest`, whose
+reason goes back to the sender in a rejection. Answers are the sequencer's own; a malformed one is a WireError.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from totalorder.errors import WireError
+from totalorder.sequencer.limits import (
+    MAX_CONTROL_BYTES,
+    MAX_LEASE_S,
+    MAX_STAMPS_PARTITIONS,
+    MAX_TOPICS_PER_SUBSCRIPTION,
+)
+from totalorder.sequencer.names import valid_id, valid_nonce, valid_topic
+from totalorder.sequencer.stamps import Source
+
+VERSION = 1
+_MAX_LONG = 2**63 - 1
+
+
+class BadRequest(ValueError):
+    """A control record cannot be accepted; the text is the reason that its sender gets."""
+
+    def __init__(self, reason: str, *, id: str | None = None, nonce: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.id = id
+        self.nonce = nonce
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subscribe:
+    """Asks that `id` hold exactly `topics` from the record's position in π on.
+
+    `generation` is the one before it plus 1; `nonce` is the process's own. `stamps_ends` are the ends of the stamps
+    partitions as the process saw them before it asked: everything that it will need lies behind them.
+    """
+
+    id: str
+    generation: int
+    nonce: str
+    topics: tuple[str, ...]
+    lease_s: int
+    stamps_ends: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsubscribe:
+    """Ends the subscription of `id`; a change like another, so with a generation of its own."""
+
+    id: str
+    generation: int
+    nonce: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renew:
+    """Extends the lease of the present generation of `id`."""
+
+    id: str
+    generation: int
+    nonce: str
+
+
+Request = Subscribe | Unsubscribe | Renew
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grant:
+    """A subscription took effect at position `g` of π.
+
+    `clock` is LC of each topic of `topics` and `former` at `g`: a consistent cut. `next_offsets` are lower bounds of
+    the offsets of events after `g`, for each event partition that can hold them. `continuous` says that the former
+    subscription was live until `g`; without it the stamps before `g` may lack the entries that order `former`.
+    """
+
+    id: str
+    generation: int
+    nonce: str
+    g: int
+    offset: int
+    topics: tuple[str, ...]
+    former: tuple[str, ...]
+    continuous: bool
+    clock: Mapping[str, int]
+    ids: Mapping[str, int]
+    next_offsets: Mapping[Source, int]
+    stamps_ends: Mapping[int, int]
+    stamps_partitions: int
+    min_subscriptions: int
+    topic_by: str
+    lease_s: int
+    batch: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A subscription ended at `g`: `reason` is "unsubscribed" or "expired"; `clock` is LC of its topics there."""
+
+    id: str
+    generation: int
+    nonce: str
+    g: int
+    offset: int
+    """Offset of the control record; -1 for an expiry, which has none."""
+    reason: str
+    clock: Mapping[str, int]
+    batch: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Renewed:
+    """A lease was extended until batch time `expires_ms`."""
+
+    id: str
+    generation: int
+    nonce: str
+    g: int
+    offset: int
+    expires_ms: int
+    batch: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeated:
+    """The same request once more; what answered it the first time, at `answered_g`, still holds."""
+
+    id: str
+    generation: int
+    nonce: str
+    g: int
+    offset: int
+    answered_g: int
+    batch: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """A control record was refused; id and nonce are empty when they could not be read.
+
+    `generation` is the present generation of the id, 0 where there is none: the next request asks for one more.
+    """
+
+    id: str
+    nonce: str
+    generation: int
+    g: int
+    offset: int
+    reason: str
+    batch: int
+    incarnation: int
+
+
+Answer = Grant | Ended | Renewed | Repeated | Rejection
+_ANSWER_KINDS: dict[str, type[Any]] = {
+    "grant": Grant,
+    "ended": Ended,
+    "renewed": Renewed,
+    "repeated": Repeated,
+    "rejection": Rejection,
+}
+_REQUEST_KEYS = {
+    "subscribe": {"v", "kind", "id", "generation", "nonce", "topics", "lease_s", "stamps_ends"},
+    "unsubscribe": {"v", "kind", "id", "generation", "nonce"},
+    "renew": {"v", "kind", "id", "generation", "nonce"},
+}
+
+
+def encode_request(request: Request) -> bytes:
+    """JSON form of a request, the value of a control record."""
+    record: dict[str, Any] = {
+        "v": VERSION,
+        "kind": type(request).__name__.lower(),
+        "id": request.id,
+        "generation": request.generation,
+        "nonce": request.nonce,
+    }
+    if isinstance(request, Subscribe):
+        record["topics"] = list(request.topics)
+        record["lease_s"] = request.lease_s
+        record["stamps_ends"] = {str(partition): end for partition, end in request.stamps_ends.items()}
+    return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
+
+
+def parse_request(value: bytes) -> Request:
+    """Reads a control record's value; raises BadRequest with the reason for anything that is not exactly a request."""
+    record = _load(value)
+    id_, nonce = record.get("id"), record.get("nonce")
+    known_id = id_ if isinstance(id_, str) and valid_id(id_) else None
+    known_nonce = nonce if isinstance(nonce, str) and valid_nonce(nonce) else None
+    try:
+        return _parse_fields(record, known_id, known_nonce)
+    except BadRequest as bad:
+        raise BadRequest(bad.reason, id=known_id, nonce=known_nonce) from None
+
+
+def _load(value: bytes) -> dict[str, Any]:
+    if len(value) > MAX_CONTROL_BYTES:
+        raise BadRequest(f"the record has {len(value)} bytes; the limit is {MAX_CONTROL_BYTES}")
+    try:
+        record = json.loads(value.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+    except (ValueError, RecursionError):
+        raise BadRequest("the record is not JSON in UTF-8 with unique keys") from None
+    if not isinstance(record, dict):
+        raise BadRequest("the record is not a JSON object")
+    return record
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _parse_fields(record: Mapping[str, Any], id_: str | None, nonce: str | None) -> Request:
+    if type(record.get("v")) is not int or record["v"] != VERSION:
+        raise BadRequest(f"version {_short(record.get('v'))} is unknown; this sequencer reads version {VERSION}")
+    kind = record.get("kind")
+    keys = _REQUEST_KEYS.get(kind) if isinstance(kind, str) else None
+    if keys is None:
+        raise BadRequest(f"kind {_short(kind)} is unknown; known are {', '.join(sorted(_REQUEST_KEYS))}")
+    if record.keys() != keys:
+        odd = sorted(record.keys() ^ keys)
+        raise BadRequest(f"fields are missing or unknown: {_short(', '.join(odd))}")
+    if id_ is None:
+        raise BadRequest("id is not 1 to 128 of the characters A-Z a-z 0-9 . _ : @ -")
+    if nonce is None:
+        raise BadRequest("nonce is not 1 to 64 of the characters A-Z a-z 0-9 . _ : @ -")
+    generation = _integer(record, "generation", 1, _MAX_LONG)
+    if kind == "subscribe":
+        return Subscribe(
+            id=id_,
+            generation=generation,
+            nonce=nonce,
+            topics=_topics(record["topics"]),
+            lease_s=_integer(record, "lease_s", 0, MAX_LEASE_S),
+            stamps_ends=_ends(record["stamps_ends"]),
+        )
+    return (Unsubscribe if kind == "unsubscribe" else Renew)(id=id_, generation=generation, nonce=nonce)
+
+
+def _integer(record: Mapping[str, Any], name: str, least: int, most: int) -> int:
+    value = record[name]
+    if type(value) is not int or not least <= value <= most:
+        raise BadRequest(f"{name} {_short(value)} is not an integer from {least} to {most}")
+    return value
+
+
+def _topics(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise BadRequest("topics is not a list with at least one name")
+    if len(value) > MAX_TOPICS_PER_SUBSCRIPTION:
+        raise BadRequest(f"{len(value)} topics; the limit is {MAX_TOPICS_PER_SUBSCRIPTION} for a subscription")
+    for topic in value:
+        if not valid_topic(topic):
+            raise BadRequest(f"topic {_short(topic)} is not a usable name")
+    if len(set(value)) != len(value):
+        raise BadRequest("a topic stands twice in topics")
+    return tuple(sorted(value))
+
+
+def _ends(value: object) -> dict[int, int]:
+    if not isinstance(value, dict) or len(value) > MAX_STAMPS_PARTITIONS:
+        raise BadRequest("stamps_ends is not an object of partition numbers and offsets")
+    ends: dict[int, int] = {}
+    for partition, end in value.items():
+        small = partition.isascii() and partition.isdigit() and str(int(partition[:9])) == partition
+        if not small or type(end) is not int or not 0 <= end <= _MAX_LONG:
+            raise BadRequest("stamps_ends is not an object of partition numbers and offsets")
+        ends[int(partition)] = end
+    return ends
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def answer_key(answer: Answer) -> bytes:
+    """Key of an answer on the compacted grants topic: nothing but a grant or an end may replace a grant."""
+    if isinstance(answer, Grant | Ended):
+        return answer.id.encode()
+    if isinstance(answer, Renewed):
+        return f"renew/{answer.id}".encode()
+    return f"reject/{answer.offset}".encode()
+
+
+def encode_answer(answer: Answer) -> bytes:
+    """JSON form of an answer, the value of a record on grants; equal answers have equal bytes."""
+    record = {"v": VERSION, "kind": type(answer).__name__.lower()} | {
+        name: getattr(answer, name) for name in answer.__dataclass_fields__
+    }
+    if isinstance(answer, Grant):
+        record["next_offsets"] = sorted([*source, offset] for source, offset in answer.next_offsets.items())
+        record["stamps_ends"] = {str(partition): end for partition, end in answer.stamps_ends.items()}
+    return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode_answer(value: bytes) -> Answer:
+    """Reads a record of the grants topic; raises WireError for one that the sequencer cannot have written."""
+    try:
+        record = json.loads(value)
+        version, kind = record.pop("v"), record.pop("kind")
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise WireError("a record on grants is not an answer", remedy=_FOREIGN) from None
+    if version != VERSION:
+        raise WireError(f"an answer on grants has version {version!r}", remedy="Update totalorder on this side")
+    try:
+        shape = _ANSWER_KINDS[kind]
+        if kind == "grant":
+            _read_grant(record)
+        _check_types(record)
+        answer: Answer = shape(**record)
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"an answer of kind {kind!r} on grants is malformed: {error}", remedy=_FOREIGN) from None
+    return answer
+
+
+_FOREIGN = "Only the sequencer may write there; look for another writer and restrict it"
+
+
+def _read_grant(record: dict[str, Any]) -> None:
+    record["topics"] = tuple(record["topics"])
+    record["former"] = tuple(record["former"])
+    record["next_offsets"] = {(topic, partition): offset for topic, partition, offset in record["next_offsets"]}
+    record["stamps_ends"] = {int(partition): end for partition, end in record["stamps_ends"].items()}
+    clock = record["clock"]
+    if clock.keys() != {*record["topics"], *record["former"]}:
+        raise ValueError("the clock does not hold the topics of the subscription")
+    if record["ids"].keys() != clock.keys():
+        raise ValueError("ids are missing")
+
+
+def _check_types(record: Mapping[str, Any]) -> None:
+    for name in ("g", "offset", "generation", "batch", "incarnation"):
+        if type(record[name]) is not int:
+            raise ValueError(f"{name} is not an integer")
+    for name in ("id", "nonce"):
+        if not isinstance(record[name], str):
+            raise ValueError(f"{name} is not text")
+    counts: Iterable[object] = record["clock"].values() if "clock" in record else ()
+    if any(type(count) is not int or count < 0 for count in counts):
+        raise ValueError("clock holds something other than counts")

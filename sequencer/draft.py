@@ -1,0 +1,117 @@
+"""A step's working copy of the cold state: copied at the first change, so that a batch without one costs nothing."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from totalorder.errors import LimitExceeded
+from totalorder.sequencer import groups
+from totalorder.sequencer.groups import GroupChange
+from totalorder.sequencer.limits import MAX_TOPICS_PER_DOMAIN
+from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.state import Cold, Subscription
+
+
+class Draft:
+    """Names, subscriptions and groups while one batch moves them on; `cold()` is what they are after it."""
+
+    def __init__(self, cold: Cold) -> None:
+        self.config = cold.config
+        self.kafka_topics, self.ranks = cold.kafka_topics, cold.ranks
+        self.sources, self.source_ids = cold.sources, cold.source_ids
+        self.topics, self.topic_ids, self.partition_of = cold.topics, cold.topic_ids, cold.partition_of
+        self.subscriptions, self.counts, self._members = cold.subscriptions, cold.counts, cold.members
+        self.changed = False
+        self._before = cold
+
+    def cold(self) -> Cold:
+        """The cold state after the batch; the very same object when nothing changed."""
+        if not self.changed:
+            return self._before
+        return replace(
+            self._before,
+            kafka_topics=self.kafka_topics,
+            sources=self.sources,
+            topics=tuple(self.topics),
+            subscriptions=self.subscriptions,
+            counts=self.counts,
+        )
+
+    def number_kafka_topics(self, names: Iterable[str]) -> None:
+        """Ranks for event topics seen first; within a batch in byte order of name, since rows have no order."""
+        fresh = tuple(sorted({name for name in names if name not in self.ranks}, key=str.encode))
+        if fresh:
+            self.changed = True
+            self.kafka_topics += fresh
+            self.ranks = {name: rank for rank, name in enumerate(self.kafka_topics)}
+
+    def number_sources(self, sources: Iterable[tuple[int, int]]) -> None:
+        """Indexes for event partitions (rank, partition) seen for the first time."""
+        fresh = tuple(sorted(source for source in sources if source not in self.source_ids))
+        if fresh:
+            self.changed = True
+            self.sources += fresh
+            self.source_ids = {source: index for index, source in enumerate(self.sources)}
+
+    def number_topics(self, names: Iterable[str]) -> None:
+        """Ids for pub/sub topics seen for the first time, in byte order of name; LimitExceeded past the limit."""
+        fresh = sorted({name for name in names if name not in self.topic_ids}, key=str.encode)
+        if len(self.topics) + len(fresh) > MAX_TOPICS_PER_DOMAIN:
+            raise LimitExceeded(
+                f"the domain would have more than {MAX_TOPICS_PER_DOMAIN} pub/sub topics, its limit",
+                remedy="Name topics by something with fewer values: a topic is not meant for each entity",
+            )
+        if fresh:
+            self._own_copies()
+            for name in fresh:
+                self.topic_ids[name] = len(self.topics)
+                self.topics.append(name)
+                self.partition_of.append(stamps_partition(name, self.config.stamps_partitions))
+
+    def set(self, id_: str, subscription: Subscription) -> None:
+        """Replaces one id's subscription."""
+        self._own_copies()
+        self.subscriptions[id_] = subscription
+
+    def regroup(self, former: tuple[int, ...], topics: tuple[int, ...]) -> GroupChange:
+        """Moves the sequencing groups of the shard's topics as one subscription's set changes."""
+        self._own_copies()
+        changed = groups.change(
+            self.counts,
+            own=[topic for topic in {*former, *topics} if self.owns(topic)],
+            former=frozenset(former),
+            topics=frozenset(topics),
+            min_subscriptions=self.config.min_subscriptions,
+        )
+        for topic, row in changed.counts.items():
+            self._members.pop(topic, None)
+            self.counts[topic] = row
+            if not row:
+                del self.counts[topic]
+        return changed
+
+    def members(self, topic: int) -> tuple[int, ...]:
+        """SG_T \\ {T} of one of the shard's topics, in ascending id."""
+        found = self._members.get(topic)
+        if found is None:
+            row = self.counts.get(topic)
+            if row is None:
+                return ()
+            found = self._members[topic] = groups.members(row, self.config.min_subscriptions)
+        return found
+
+    def owns(self, topic: int) -> bool:
+        """Whether this shard stamps a topic."""
+        return self.partition_of[topic] % self.config.shards == self.config.shard
+
+    def source(self, index: int) -> tuple[str, int]:
+        """The event partition (Kafka topic, partition) of an index."""
+        rank, partition = self.sources[index]
+        return self.kafka_topics[rank], partition
+
+    def _own_copies(self) -> None:
+        if not isinstance(self.topics, list):
+            self.topics, self.topic_ids = list(self.topics), dict(self.topic_ids)
+            self.partition_of = list(self.partition_of)
+            self.subscriptions, self.counts = dict(self.subscriptions), dict(self.counts)
+            self._members = dict(self._members)
+        self.changed = True

@@ -1,0 +1,231 @@
+"""The topic managers and sequencing groups of one shard: `step(state, batch) -> (state, effects)`.
+
+A batch is known whole, so every topic manager fills its entries of every timestamp in one pass over the batch in π; the
+paper's hops from topic manager to topic manager (§3.4) fall away. Same state, same rows in any order: same effects.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from totalorder.errors import StateError
+from totalorder.sequencer.batch import Batch
+from totalorder.sequencer.control import Answer
+from totalorder.sequencer.draft import Draft
+from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.order import pi_order
+from totalorder.sequencer.registry import Registry
+from totalorder.sequencer.stamper import Stamper
+from totalorder.sequencer.stamps import Source, StampedBatch, first_digest
+from totalorder.sequencer.state import Cold, EngineConfig, Hot, State
+
+Ints = npt.NDArray[np.int64]
+
+__all__ = ["Effects", "EngineConfig", "State", "initial_state", "step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effects:
+    """What a step wants done; all of it may be written again after a crash, with equal content.
+
+    `answers` go to grants, in order, and come from shard 0 alone; `stamps` hold one StampedBatch for each stamps
+    partition of the shard. `unroutable` lists the events (Kafka topic, partition, offset) whose pub/sub topic could not be
+    told: they take no position and nobody is owed them. `cold_changed` says that the cold state must be written too.
+    """
+
+    stamps: tuple[StampedBatch, ...] = ()
+    answers: tuple[Answer, ...] = ()
+    unroutable: tuple[tuple[str, int, int], ...] = ()
+    cold_changed: bool = False
+    events: int = 0
+    controls: int = 0
+
+
+def initial_state(config: EngineConfig) -> State:
+    """The state of a domain in which nothing has happened yet."""
+    none = np.zeros(0, dtype=np.int64)
+    digests = {p: first_digest(config.domain, p, config.identity) for p in config.own_partitions()}
+    hot = Hot(
+        batch=0,
+        g=0,
+        control_g=0,
+        clocks=none,
+        last_g=none,
+        next_offsets=none,
+        digests=digests,
+        owed={},
+        rekey=frozenset(),
+    )
+    return State(
+        hot=hot,
+        cold=Cold(config=config, kafka_topics=(), sources=(), topics=(), subscriptions={}, counts={}),
+    )
+
+
+def step(state: State, batch: Batch, starts: Mapping[Source, int]) -> tuple[State, Effects]:
+    """Runs one batch.
+
+    `starts` holds the recorded first offset of event partitions that the domain does not begin at 0. Raises StateError
+    when the rows contradict the state (an offset seen before: the topic was recreated, or the checkpoint is older than
+    the stamps), LimitExceeded when the domain has too many topics.
+    """
+    if len(batch.offset) == 0:
+        return state, Effects()
+    run = _Run(state, batch, starts)
+    run.walk()
+    return run.finish()
+
+
+class _Run:
+    """One step's working copies; dropped after it."""
+
+    def __init__(self, state: State, batch: Batch, starts: Mapping[Source, int]) -> None:
+        self.before = state
+        self.batch = batch
+        self.draft = draft = Draft(state.cold)
+        self.source = _number_sources(draft, batch)
+        draft.number_topics(batch.topics)
+        self.topic = np.array([draft.topic_ids[name] for name in batch.topics] + [-1], dtype=np.int64)[batch.topic]
+        self.next_offsets = _first_offsets(state.hot.next_offsets, draft, starts)
+        self.stamper = Stamper(state.hot, draft)
+        self.registry = Registry(
+            draft,
+            self.stamper,
+            starts,
+            control_g=state.hot.control_g,
+            batch_number=state.hot.batch + 1,
+            time_ms=batch.time_ms,
+        )
+        self._check_offsets()
+
+    def _check_offsets(self) -> None:
+        events = self.source >= 0
+        seen = self.batch.offset[events] < self.next_offsets[self.source[events]]
+        if seen.any():
+            row = np.flatnonzero(events)[np.flatnonzero(seen)[0]]
+            topic, partition = self.draft.source(int(self.source[row]))
+            raise StateError(
+                f"offset {self.batch.offset[row]} of {topic}[{partition}] comes a second time; "
+                f"{self.next_offsets[self.source[row]]} was to be next",
+                remedy="The topic was recreated, or the checkpoint is an old copy: begin a new domain",
+            )
+
+    def walk(self) -> None:
+        """Expires leases, then goes through the batch in π: runs of events between control records."""
+        batch, registry = self.batch, self.registry
+        registry.expire()
+        ranks = _ranks(self.draft, batch)
+        rows = pi_order(
+            rank=ranks,
+            partition=batch.partition,
+            offset=batch.offset,
+            timestamp_ms=batch.timestamp_ms,
+            time_ms=batch.time_ms,
+        )
+        rows = rows[(self.topic[rows] >= 0) | (self.source[rows] < 0)]
+        done = 0
+        for at in np.flatnonzero(self.source[rows] < 0):
+            self._events(rows[done:at])
+            row = int(rows[at])
+            registry.handle(batch.control[row], int(batch.offset[row]), self.next_offsets)
+            done = at + 1
+        self._events(rows[done:])
+
+    def _events(self, rows: Ints) -> None:
+        if len(rows) == 0:
+            return
+        batch = self.batch
+        self.stamper.stamp(
+            topic=self.topic[rows], source=self.source[rows], offset=batch.offset[rows], crc=batch.crc[rows]
+        )
+        np.maximum.at(self.next_offsets, self.source[rows], batch.offset[rows] + 1)
+
+    def finish(self) -> tuple[State, Effects]:
+        """The state after the batch, and what is to be written."""
+        batch, cold, stamper = self.batch, self.draft.cold(), self.stamper
+        events = self.source >= 0
+        np.maximum.at(self.next_offsets, self.source[events], batch.offset[events] + 1)
+        lost = np.flatnonzero(events & (self.topic < 0))
+        frontier = StampedBatch(
+            domain=cold.config.domain,
+            partition=0,
+            partitions=cold.config.stamps_partitions,
+            incarnation=cold.config.incarnation,
+            batch=self.before.hot.batch + 1,
+            time_ms=batch.time_ms,
+            min_subscriptions=cold.config.min_subscriptions,
+            g=stamper.g,
+            control_g=self.registry.control_g,
+            next_offsets={self.draft.source(i): int(offset) for i, offset in enumerate(self.next_offsets)},
+            names={},
+            sources=(),
+            rows=stamper.rows_of(()),
+            previous_digest="",
+        )
+        stamps = tuple(self._stamped(frontier, partition, cold) for partition in cold.config.own_partitions())
+        hot = Hot(
+            batch=frontier.batch,
+            g=stamper.g,
+            control_g=self.registry.control_g,
+            clocks=np.array(stamper.clocks, dtype=np.int64),
+            last_g=np.array(stamper.last_g, dtype=np.int64),
+            next_offsets=self.next_offsets,
+            digests={stamped.partition: stamped.digest for stamped in stamps},
+            owed=stamper.owed,
+            rekey=frozenset(stamper.rekey),
+        )
+        effects = Effects(
+            stamps=stamps,
+            answers=tuple(self.registry.answers) if cold.config.shard == 0 else (),
+            unroutable=tuple(self._coordinates(int(row)) for row in lost),
+            cold_changed=cold is not self.before.cold,
+            events=int(events.sum()) - len(lost),
+            controls=len(batch.control),
+        )
+        return State(hot=hot, cold=cold), effects
+
+    def _stamped(self, frontier: StampedBatch, partition: int, cold: Cold) -> StampedBatch:
+        rows = self.stamper.rows_of(self.stamper.stamped.get(partition, ()))
+        used, source = np.unique(rows.source, return_inverse=True)
+        ids = np.union1d(rows.topic, rows.entry_topic).tolist()
+        return replace(
+            frontier,
+            partition=partition,
+            names={topic: cold.topics[topic] for topic in ids},
+            sources=tuple(self.draft.source(index) for index in used.tolist()),
+            rows=replace(rows, source=source.astype(np.int64)),
+            previous_digest=self.before.hot.digests[partition],
+        ).sealed()
+
+    def _coordinates(self, row: int) -> tuple[str, int, int]:
+        batch = self.batch
+        return (
+            batch.kafka_topics[int(batch.kafka_topic[row])],
+            int(batch.partition[row]),
+            int(batch.offset[row]),
+        )
+
+
+def _ranks(draft: Draft, batch: Batch) -> Ints:
+    """Rank of each row's Kafka topic; -1 for control, which goes before events of the same τ."""
+    return np.array([draft.ranks.get(name, -1) for name in batch.kafka_topics], dtype=np.int64)[batch.kafka_topic]
+
+
+def _number_sources(draft: Draft, batch: Batch) -> Ints:
+    """Index of each row's event partition, -1 for control records; numbers what is seen for the first time."""
+    control = DomainTopics(domain=draft.config.domain).control
+    draft.number_kafka_topics(name for name in batch.kafka_topics if name != control)
+    pairs = np.stack([_ranks(draft, batch), batch.partition])
+    distinct, inverse = np.unique(pairs, axis=1, return_inverse=True)
+    sources = [(rank, partition) for rank, partition in distinct.T.tolist()]
+    draft.number_sources(source for source in sources if source[0] >= 0)
+    index = np.array([draft.source_ids.get(source, -1) for source in sources], dtype=np.int64)
+    return index[inverse.reshape(-1)]
+
+
+def _first_offsets(known: Ints, draft: Draft, starts: Mapping[Source, int]) -> Ints:
+    """The next offset of each event partition before the batch; new ones begin where the domain recorded it."""
+    fresh = [starts.get(draft.source(index), 0) for index in range(len(known), len(draft.sources))]
+    return np.concatenate([known, np.array(fresh, dtype=np.int64)])

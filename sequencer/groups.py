@@ -1,0 +1,60 @@
+"""Sequencing groups from co-subscription counts (paper §3.3; supplement fig. 1; protocol.md, "Timestamp of event e").
+
+X is in SG_T when at least m live subscriptions hold T and X together. A member that joins, or leaves, is owed one entry
+in T's next event whether it advanced or not: the joining entry gives the baseline, the closing entry keeps the order
+for subscribers that still hold events from before the change.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+Counts = Mapping[int, Mapping[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupChange:
+    """What one subscription change did to the sequencing groups of this shard's topics.
+
+    `counts` holds the new rows of the topics touched (an empty row removes the topic); `owed` the entries that each
+    topic's next event must write; `shrunk` the topics that lost a member, whose next event is a keyframe.
+    """
+
+    counts: Counts
+    owed: Mapping[int, frozenset[int]]
+    shrunk: frozenset[int]
+
+
+def change(
+    counts: Counts, *, own: Iterable[int], former: frozenset[int], topics: frozenset[int], min_subscriptions: int
+) -> GroupChange:
+    """Replaces one subscription's set `former` by `topics` at one position; `own` are the shard's topics of both."""
+    rows: dict[int, dict[int, int]] = {}
+    owed: dict[int, frozenset[int]] = {}
+    shrunk = set()
+    for topic in own:
+        before = former - {topic} if topic in former else frozenset()
+        after = topics - {topic} if topic in topics else frozenset()
+        row = dict(counts.get(topic, {}))
+        joined, left = set(), set()
+        for peer in after - before:
+            row[peer] = row.get(peer, 0) + 1
+            if row[peer] == min_subscriptions:
+                joined.add(peer)
+        for peer in before - after:
+            row[peer] -= 1
+            if row[peer] == min_subscriptions - 1:
+                left.add(peer)
+            if row[peer] == 0:
+                del row[peer]
+        if before != after:
+            rows[topic] = row
+        if joined or left:
+            owed[topic] = frozenset(joined | left)
+        if left:
+            shrunk.add(topic)
+    return GroupChange(counts=rows, owed=owed, shrunk=frozenset(shrunk))
+
+
+def members(row: Mapping[int, int], min_subscriptions: int) -> tuple[int, ...]:
+    """SG_T without T itself, in ascending topic id, from T's row of counts."""
+    return tuple(sorted(peer for peer, count in row.items() if count >= min_subscriptions))

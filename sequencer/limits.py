@@ -1,0 +1,21 @@
+"""Every limit on sizes and counts, in one place; units last in the names."""
+
+MAX_CONTROL_BYTES = 1_000_000
+"""A larger control record is answered by a rejection."""
+MAX_ID_CHARS = 128
+MAX_NONCE_CHARS = 64
+MAX_TOPIC_CHARS = 255
+"""Longest name of a pub/sub topic; a key or header that is longer cannot name one."""
+MAX_TOPICS_PER_SUBSCRIPTION = 10_000
+MAX_TOPICS_PER_DOMAIN = 1_000_000
+MAX_SUBSCRIPTIONS = 2_000_000
+MAX_LEASE_S = 10 * 365 * 86_400
+MAX_STAMPS_PARTITIONS = 1_024
+MAX_SHARDS = 256
+MAX_PART_BYTES = 600_000
+"""Most bytes of one part of a stamps record; Kafka's default limit is 1,048,588 bytes."""
+MAX_PARTS = 10_000
+MAX_ROWS_PER_RECORD = 2_000_000
+MAX_ENTRIES_PER_RECORD = 50_000_000
+MAX_RAW_PART_BYTES = 64_000_000
+"""Most bytes that one part may have when unpacked."""

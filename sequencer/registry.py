@@ -1,0 +1,201 @@
+"""Subscriptions: what each control record does at its position in π, and the answer that it gets."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from totalorder.errors import LimitExceeded
+from totalorder.sequencer.control import (
+    Answer,
+    BadRequest,
+    Ended,
+    Grant,
+    Rejection,
+    Renew,
+    Renewed,
+    Repeated,
+    Request,
+    Subscribe,
+    Unsubscribe,
+    parse_request,
+)
+from totalorder.sequencer.draft import Draft
+from totalorder.sequencer.limits import MAX_SUBSCRIPTIONS
+from totalorder.sequencer.stamper import Stamper
+from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.state import Subscription
+
+Ints = npt.NDArray[np.int64]
+_NEVER = Subscription(generation=0, nonce="", topics=(), lease_ms=0, expires_ms=0, g=0, lapsed=True)
+
+
+class Registry:
+    """The subscriptions while one batch moves them on; every control record takes a position and gets an answer."""
+
+    def __init__(
+        self,
+        draft: Draft,
+        stamper: Stamper,
+        starts: Mapping[Source, int],
+        *,
+        control_g: int,
+        batch_number: int,
+        time_ms: int,
+    ) -> None:
+        self.draft = draft
+        self.control_g = control_g
+        self.answers: list[Answer] = []
+        self._stamper = stamper
+        self._starts = starts
+        self._batch = batch_number
+        self._time_ms = time_ms
+
+    def expire(self) -> None:
+        """Ends, in id order, every subscription whose lease has run out by the batch's time."""
+        due = [
+            id_
+            for id_, held in self.draft.subscriptions.items()
+            if not held.lapsed and held.lease_ms and held.expires_ms <= self._time_ms
+        ]
+        for id_ in sorted(due):
+            held = self.draft.subscriptions[id_]
+            self._end(id_, held, generation=held.generation, nonce=held.nonce, offset=-1, reason="expired")
+
+    def handle(self, value: bytes, offset: int, next_offsets: Ints) -> None:
+        """Applies the control record at `offset` at the next position of π."""
+        try:
+            self._apply(parse_request(value), offset, next_offsets)
+        except BadRequest as bad:
+            held = self.draft.subscriptions.get(bad.id or "", _NEVER)
+            answer = Rejection(
+                id=bad.id or "",
+                nonce=bad.nonce or "",
+                generation=held.generation,
+                g=self._position(),
+                offset=offset,
+                reason=bad.reason,
+                **self._stem(),
+            )
+            self.answers.append(answer)
+
+    def _apply(self, request: Request, offset: int, next_offsets: Ints) -> None:
+        held = self.draft.subscriptions.get(request.id, _NEVER)
+        if isinstance(request, Renew):
+            self._renew(request, held, offset)
+        elif (request.generation, request.nonce) == (held.generation, held.nonce):
+            g = self._position()
+            self.answers.append(Repeated(**_who(request), g=g, offset=offset, answered_g=held.g, **self._stem()))
+        elif request.generation != held.generation + 1:
+            raise _bad(request, f"generation {request.generation} does not follow the present one, {held.generation}")
+        elif isinstance(request, Subscribe):
+            self._subscribe(request, held, offset, next_offsets)
+        else:
+            self._unsubscribe(request, held, offset)
+
+    def _renew(self, request: Renew, held: Subscription, offset: int) -> None:
+        if (request.generation, request.nonce) != (held.generation, held.nonce) or held.lapsed:
+            raise _bad(request, f"not the holder of the present generation, {held.generation}")
+        expires_ms = self._time_ms + held.lease_ms
+        self.draft.set(request.id, held._replace(expires_ms=expires_ms))
+        g = self._position()
+        self.answers.append(Renewed(**_who(request), g=g, offset=offset, expires_ms=expires_ms, **self._stem()))
+
+    def _unsubscribe(self, request: Unsubscribe, held: Subscription, offset: int) -> None:
+        if held.lapsed:
+            raise _bad(request, "there is no live subscription of this id")
+        self._end(
+            request.id,
+            held,
+            generation=request.generation,
+            nonce=request.nonce,
+            offset=offset,
+            reason="unsubscribed",
+        )
+
+    def _end(self, id_: str, held: Subscription, *, generation: int, nonce: str, offset: int, reason: str) -> None:
+        g = self._position()
+        self._regroup(held.topics, ())
+        self.draft.set(id_, Subscription(generation, nonce, (), held.lease_ms, 0, g, True))
+        ended = Ended(
+            id=id_,
+            generation=generation,
+            nonce=nonce,
+            g=g,
+            offset=offset,
+            reason=reason,
+            clock=self._clock(held.topics),
+            **self._stem(),
+        )
+        self.answers.append(ended)
+
+    def _subscribe(self, request: Subscribe, held: Subscription, offset: int, next_offsets: Ints) -> None:
+        if request.id not in self.draft.subscriptions and len(self.draft.subscriptions) >= MAX_SUBSCRIPTIONS:
+            raise _bad(request, f"the domain holds {MAX_SUBSCRIPTIONS} subscriptions, its limit")
+        self._number(request)
+        g = self._position()
+        topics = tuple(self.draft.topic_ids[name] for name in request.topics)
+        self._regroup(held.topics, topics)
+        lease_ms = request.lease_s * 1000
+        expires_ms = self._time_ms + lease_ms
+        self.draft.set(
+            request.id, Subscription(request.generation, request.nonce, topics, lease_ms, expires_ms, g, False)
+        )
+        both = sorted({*topics, *held.topics})
+        former = tuple(sorted(self.draft.topics[topic] for topic in held.topics))
+        config = self.draft.config
+        grant = Grant(
+            **_who(request),
+            g=g,
+            offset=offset,
+            topics=request.topics,
+            former=former,
+            continuous=not held.lapsed,
+            clock=self._clock(both),
+            ids={self.draft.topics[topic]: topic for topic in both},
+            next_offsets=self._bounds(request.topics, next_offsets),
+            stamps_ends=request.stamps_ends,
+            stamps_partitions=config.stamps_partitions,
+            min_subscriptions=config.min_subscriptions,
+            topic_by=config.topic_by,
+            lease_s=request.lease_s,
+            **self._stem(),
+        )
+        self.answers.append(grant)
+
+    def _number(self, request: Subscribe) -> None:
+        """Topics that no event has shown yet get their ids here."""
+        try:
+            self.draft.number_topics(request.topics)
+            self._stamper.grow()
+        except LimitExceeded as limit:
+            raise _bad(request, limit.what) from None
+
+    def _regroup(self, former: tuple[int, ...], topics: tuple[int, ...]) -> None:
+        self._stamper.apply(self.draft.regroup(former, topics))
+
+    def _bounds(self, topics: tuple[str, ...], next_offsets: Ints) -> dict[Source, int]:
+        """Lower bounds of the next offsets of the event partitions that can hold the topics' events."""
+        seen = {self.draft.source(index): int(offset) for index, offset in enumerate(next_offsets)}
+        bounds = {**self._starts, **seen}
+        if self.draft.config.topic_by == "topic":
+            return {source: offset for source, offset in bounds.items() if source[0] in topics}
+        return bounds
+
+    def _clock(self, topics: Iterable[int]) -> dict[str, int]:
+        return {self.draft.topics[topic]: self._stamper.clocks[topic] for topic in topics}
+
+    def _position(self) -> int:
+        self.control_g = self._stamper.position()
+        return self.control_g
+
+    def _stem(self) -> dict[str, int]:
+        return {"batch": self._batch, "incarnation": self.draft.config.incarnation}
+
+
+def _who(request: Request) -> dict[str, str | int]:
+    return {"id": request.id, "generation": request.generation, "nonce": request.nonce}
+
+
+def _bad(request: Request, reason: str) -> BadRequest:
+    return BadRequest(reason, id=request.id, nonce=request.nonce)

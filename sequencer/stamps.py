@@ -1,0 +1,134 @@
+"""The content of one stamps partition for one batch: the timestamps, the frontier and the digest.
+
+This is what the engine makes and the subscriber reads; codec.py turns it into Kafka records and back.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Source = tuple[str, int]
+"""An event partition: (Kafka topic, partition)."""
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class StampRows:
+    """Timestamps as columns, one row per event, sorted by (topic id, g).
+
+    Row r stamps the event at `sources[source[r]]`, `offset[r]` with `n[r]` (number within its topic) and `g[r]` (index
+    in π); its entries are `entry_topic[a:b]`, `entry_n[a:b]` with a, b = `entry_start[r:r+2]`, in ascending topic id.
+    Entries are delta-coded unless `keyframe[r]`: an omitted topic of the sequencing group has not advanced since the
+    event's predecessor in its topic.
+    """
+
+    topic: Ints
+    n: Ints
+    g: Ints
+    source: Ints
+    offset: Ints
+    crc: Ints
+    keyframe: npt.NDArray[np.bool_]
+    entry_start: Ints
+    entry_topic: Ints
+    entry_n: Ints
+
+    def __len__(self) -> int:
+        return len(self.topic)
+
+    def entries(self, row: int) -> dict[int, int]:
+        """Entries of one row: topic id → LC of that topic at the event's position."""
+        start, end = int(self.entry_start[row]), int(self.entry_start[row + 1])
+        return dict(zip(self.entry_topic[start:end].tolist(), self.entry_n[start:end].tolist(), strict=True))
+
+    @classmethod
+    def empty(cls) -> "StampRows":
+        """No rows at all."""
+        none = np.zeros(0, dtype=np.int64)
+        return cls(
+            topic=none,
+            n=none,
+            g=none,
+            source=none,
+            offset=none,
+            crc=none,
+            keyframe=np.zeros(0, dtype=np.bool_),
+            entry_start=np.zeros(1, dtype=np.int64),
+            entry_topic=none,
+            entry_n=none,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StampedBatch:
+    """One stamps partition's whole content for one batch; also the frontier "complete through `batch`, π through `g`".
+
+    A partition gets one for every batch with rows, also when it has no event of its own in it.
+    """
+
+    domain: str
+    partition: int
+    partitions: int
+    """P, the number of stamps partitions."""
+    incarnation: int
+    batch: int
+    """1, 2, 3 …: the count of batches with rows since the domain began."""
+    time_ms: int
+    min_subscriptions: int
+    """m of the sequencing groups: with 1, vector timestamps make every subscriber follow π."""
+    g: int
+    """Last position of π in this batch."""
+    control_g: int
+    """Position of the last answer on grants at or before `g`; 0 when there was none: the frontier of grants."""
+    next_offsets: Mapping[Source, int]
+    """Last offset seen + 1 of every event partition, at the batch's end."""
+    names: Mapping[int, str]
+    """Names of every topic id used in `rows`."""
+    sources: tuple[Source, ...]
+    rows: StampRows
+    previous_digest: str
+    digest: str = field(default="")
+
+    def sealed(self) -> "StampedBatch":
+        """The same with its digest filled in."""
+        return replace(self, digest=self.compute_digest())
+
+    def compute_digest(self) -> str:
+        """BLAKE2b of 16 bytes, in hex, over the previous digest and the decoded content; encodings never matter."""
+        head = {
+            "domain": self.domain,
+            "partition": self.partition,
+            "partitions": self.partitions,
+            "incarnation": self.incarnation,
+            "batch": self.batch,
+            "time_ms": self.time_ms,
+            "min_subscriptions": self.min_subscriptions,
+            "g": self.g,
+            "control_g": self.control_g,
+            "next_offsets": sorted([*source, offset] for source, offset in self.next_offsets.items()),
+            "names": sorted(self.names.items()),
+            "sources": self.sources,
+            "previous": self.previous_digest,
+        }
+        digest = hashlib.blake2b(json.dumps(head, separators=(",", ":")).encode(), digest_size=DIGEST_BYTES)
+        rows = self.rows
+        for column in (rows.topic, rows.n, rows.g, rows.source, rows.offset, rows.crc):
+            digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
+        digest.update(np.ascontiguousarray(rows.keyframe, dtype=np.uint8).tobytes())
+        for column in (rows.entry_start, rows.entry_topic, rows.entry_n):
+            digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
+        return digest.hexdigest()
+
+
+def first_digest(domain: str, partition: int, identity: str) -> str:
+    """What the first batch of a stamps partition has as its previous digest.
+
+    `identity` is the checkpoint's own random name, so that two jobs that both began a domain are told apart.
+    """
+    seed = json.dumps([domain, partition, identity]).encode()
+    return hashlib.blake2b(seed, digest_size=DIGEST_BYTES).hexdigest()

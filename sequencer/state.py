@@ -1,0 +1,210 @@
+"""The engine's state: hot (counters, small, written every batch) and cold (names, subscriptions, groups, on change).
+
+Values are immutable by convention: a step makes new ones. The bytes carry a version and a checksum.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from totalorder.errors import StateError
+from totalorder.sequencer.groups import Counts
+from totalorder.sequencer.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS
+from totalorder.sequencer.names import DomainTopics, stamps_partition
+from totalorder.sequencer.packing import pack, unpack
+
+Ints = npt.NDArray[np.int64]
+VERSION = 1
+_HOT_MAGIC, _COLD_MAGIC = b"TOhs", b"TOcs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """What is fixed for the life of a checkpoint; another value is refused.
+
+    `identity` is the checkpoint's own random name. `topic_by` says what names an event's pub/sub topic: "topic", "key"
+    or "header:NAME". `keyframe_every` is K of the delta coding: each K-th event of a topic carries all its entries.
+    """
+
+    domain: str
+    identity: str
+    incarnation: int = 1
+    stamps_partitions: int = 4
+    shards: int = 1
+    shard: int = 0
+    min_subscriptions: int = 1
+    topic_by: str = "topic"
+    keyframe_every: int = 64
+
+    def __post_init__(self) -> None:
+        DomainTopics(domain=self.domain)
+        if not 1 <= self.stamps_partitions <= MAX_STAMPS_PARTITIONS:
+            raise ValueError(f"stamps_partitions must be 1 to {MAX_STAMPS_PARTITIONS}")
+        if not 1 <= self.shards <= min(MAX_SHARDS, self.stamps_partitions):
+            raise ValueError(f"shards must be 1 to {MAX_SHARDS} and at most stamps_partitions")
+        if not 0 <= self.shard < self.shards or self.min_subscriptions not in (1, 2) or self.keyframe_every < 1:
+            raise ValueError("shard, min_subscriptions or keyframe_every is out of range")
+
+    def own_partitions(self) -> range:
+        """The stamps partitions of this shard: shard = stamps partition mod K."""
+        return range(self.shard, self.stamps_partitions, self.shards)
+
+
+class Subscription(NamedTuple):
+    """One id's subscription; an ended one keeps its generation, with no topics."""
+
+    generation: int
+    nonce: str
+    topics: tuple[int, ...]
+    lease_ms: int
+    """0 means that it never expires."""
+    expires_ms: int
+    g: int
+    """Position of the record that set this generation."""
+    lapsed: bool
+    """Whether it ended by expiry or unsubscription."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hot:
+    """Counters: small, the same in all shards but for `digests`, `owed` and `rekey`, which are the shard's own."""
+
+    batch: int
+    g: int
+    control_g: int
+    clocks: Ints
+    """LC of each topic, by topic id."""
+    last_g: Ints
+    """g of each topic's last event, 0 before the first: who advanced since when follows from comparing these."""
+    next_offsets: Ints
+    """By index into `Cold.sources`."""
+    digests: Mapping[int, str]
+    owed: Mapping[int, frozenset[int]]
+    """Entries that a topic's next event must write though they may not have advanced."""
+    rekey: frozenset[int]
+    """Topics whose next event is a keyframe whatever its number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cold:
+    """Names and subscriptions (the same in all shards) and the co-subscription counts of the shard's topics."""
+
+    config: EngineConfig
+    kafka_topics: tuple[str, ...]
+    """Rank → event topic's name; numbered at first sight, kept for ever."""
+    sources: tuple[tuple[int, int], ...]
+    """(rank, partition), numbered at first sight."""
+    topics: tuple[str, ...]
+    """Topic id → name."""
+    subscriptions: Mapping[str, Subscription]
+    counts: Counts
+
+    @cached_property
+    def topic_ids(self) -> dict[str, int]:
+        """Name → topic id."""
+        return {name: index for index, name in enumerate(self.topics)}
+
+    @cached_property
+    def ranks(self) -> dict[str, int]:
+        """Event topic's name → rank."""
+        return {name: rank for rank, name in enumerate(self.kafka_topics)}
+
+    @cached_property
+    def source_ids(self) -> dict[tuple[int, int], int]:
+        """(rank, partition) → index."""
+        return {source: index for index, source in enumerate(self.sources)}
+
+    @cached_property
+    def partition_of(self) -> list[int]:
+        """Topic id → stamps partition."""
+        return [stamps_partition(name, self.config.stamps_partitions) for name in self.topics]
+
+    @cached_property
+    def members(self) -> dict[int, tuple[int, ...]]:
+        """SG_T \\ {T} of the shard's topics, filled in as they are asked for."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Everything that a step needs from the steps before it."""
+
+    hot: Hot
+    cold: Cold
+
+    def require(self, config: EngineConfig) -> None:
+        """Refuses to go on under other fixed settings than the state was made with."""
+        mine = self.cold.config
+        for name in EngineConfig.__dataclass_fields__:
+            old, new = getattr(mine, name), getattr(config, name)
+            if old != new:
+                raise StateError(
+                    f"the checkpoint was made with {name} = {old!r}, and this run has {new!r}",
+                    remedy=f"Set {name} back to {old!r}, or begin a new domain with a new checkpoint",
+                )
+
+
+def encode_hot(hot: Hot) -> bytes:
+    """State bytes of the hot part."""
+    header = {
+        "batch": hot.batch,
+        "g": hot.g,
+        "control_g": hot.control_g,
+        "digests": sorted(hot.digests.items()),
+        "owed": sorted((topic, sorted(peers)) for topic, peers in hot.owed.items()),
+        "rekey": sorted(hot.rekey),
+    }
+    arrays = {"clocks": hot.clocks, "last_g": hot.last_g, "next_offsets": hot.next_offsets}
+    return pack(_HOT_MAGIC, VERSION, header, arrays)
+
+
+def decode_hot(data: bytes) -> Hot:
+    """Reads `encode_hot`; StateError when the bytes are damaged or of another version."""
+    header, arrays = unpack(_HOT_MAGIC, VERSION, data, "hot state")
+    return Hot(
+        batch=header["batch"],
+        g=header["g"],
+        control_g=header["control_g"],
+        digests=dict(header["digests"]),
+        owed={topic: frozenset(peers) for topic, peers in header["owed"]},
+        rekey=frozenset(header["rekey"]),
+        **arrays,
+    )
+
+
+def encode_cold(cold: Cold) -> bytes:
+    """State bytes of the cold part."""
+    header = {
+        "config": {name: getattr(cold.config, name) for name in EngineConfig.__dataclass_fields__},
+        "kafka_topics": cold.kafka_topics,
+        "sources": cold.sources,
+        "topics": cold.topics,
+        "subscriptions": sorted([id_, *subscription] for id_, subscription in cold.subscriptions.items()),
+    }
+    flat = [(topic, peer, count) for topic, row in sorted(cold.counts.items()) for peer, count in sorted(row.items())]
+    counts = np.array(flat, dtype=np.int64).reshape(-1)
+    return pack(_COLD_MAGIC, VERSION, header, {"counts": counts})
+
+
+@lru_cache(maxsize=16)
+def decode_cold(data: bytes) -> Cold:
+    """Reads `encode_cold`; remembers the last ones read, since they seldom change and are the larger part."""
+    header, arrays = unpack(_COLD_MAGIC, VERSION, data, "cold state")
+    counts: dict[int, dict[int, int]] = {}
+    for topic, peer, count in arrays["counts"].reshape(-1, 3).tolist():
+        counts.setdefault(topic, {})[peer] = count
+    subscriptions = {}
+    for id_, generation, nonce, topics, lease_ms, expires_ms, g, lapsed in header["subscriptions"]:
+        subscriptions[id_] = Subscription(generation, nonce, tuple(topics), lease_ms, expires_ms, g, lapsed)
+    return Cold(
+        config=EngineConfig(**header["config"]),
+        kafka_topics=tuple(header["kafka_topics"]),
+        sources=tuple((rank, partition) for rank, partition in header["sources"]),
+        topics=tuple(header["topics"]),
+        subscriptions=subscriptions,
+        counts=counts,
+    )
