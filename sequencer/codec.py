@@ -1,6 +1,6 @@
 """Stamps on the wire: one Kafka record per (stamps partition, batch), in parts where it is large.
 
-The value is a zstd frame around an Arrow IPC stream with one record batch; the directory is JSON in the schema's metadata.
+The value is a zstd frame around an Arrow IPC stream of one record batch; the directory is JSON in schema metadata.
 Rows are sorted by topic, then π. `offset` and `g` are differences to the row before; n is not written, it follows from
 the directory's `base` (LC of each topic id before its first use in the part); entries are written above their base.
 Digests cover the decoded content, so that a replay may be cut or compressed differently and still be the same batch.
@@ -291,7 +291,7 @@ def _decode_rows(record: pa.RecordBatch, directory: Mapping[str, Any]) -> Stampe
         entry_n=_ints(entries.values.field("n")) + base[np.searchsorted(used, entry_topic)],
     )
     sources = tuple((_typed(topic, str), _typed(partition, int)) for topic, partition in directory["sources"])
-    if len(rows) and not (0 <= rows.source.min() and rows.source.max() < len(sources)):
+    if len(rows) and not (rows.source.min() >= 0 and rows.source.max() < len(sources)):
         raise ValueError("a source is not in the directory")
     if not 0 <= directory["partition"] < directory["partitions"] <= MAX_STAMPS_PARTITIONS:
         raise ValueError("partition numbers are out of range")

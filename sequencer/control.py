@@ -325,7 +325,7 @@ def decode_answer(value: bytes) -> Answer:
             _read_grant(record)
         _check_types(record)
         answer: Answer = shape(**record)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise WireError(f"an answer of kind {kind!r} on grants is malformed: {error}", remedy=_FOREIGN) from None
     return answer
 
@@ -352,6 +352,7 @@ def _check_types(record: Mapping[str, Any]) -> None:
     for name in ("id", "nonce"):
         if not isinstance(record[name], str):
             raise ValueError(f"{name} is not text")
-    counts: Iterable[object] = record["clock"].values() if "clock" in record else ()
-    if any(type(count) is not int or count < 0 for count in counts):
-        raise ValueError("clock holds something other than counts")
+    for name in ("clock", "ids", "next_offsets", "stamps_ends"):
+        counts: Iterable[object] = record[name].values() if name in record else ()
+        if any(type(count) is not int or count < 0 for count in counts):
+            raise ValueError(f"{name} holds something other than counts")

@@ -99,6 +99,10 @@ class Draft:
             found = self._members[topic] = groups.members(row, self.config.min_subscriptions)
         return found
 
+    def together(self, topic: int) -> frozenset[int]:
+        """Every topic that some live subscription holds together with one of the shard's topics."""
+        return frozenset(self.counts.get(topic, ()))
+
     def owns(self, topic: int) -> bool:
         """Whether this shard stamps a topic."""
         return self.partition_of[topic] % self.config.shards == self.config.shard

@@ -31,8 +31,8 @@ class Effects:
     """What a step wants done; all of it may be written again after a crash, with equal content.
 
     `answers` go to grants, in order, and come from shard 0 alone; `stamps` hold one StampedBatch for each stamps
-    partition of the shard. `unroutable` lists the events (Kafka topic, partition, offset) whose pub/sub topic could not be
-    told: they take no position and nobody is owed them. `cold_changed` says that the cold state must be written too.
+    partition of the shard. `unroutable` lists the events (Kafka topic, partition, offset) whose pub/sub topic could not
+    be told: they take no position and nobody is owed them. `cold_changed` says that the cold state must be written too.
     """
 
     stamps: tuple[StampedBatch, ...] = ()
@@ -57,6 +57,7 @@ def initial_state(config: EngineConfig) -> State:
         digests=digests,
         owed={},
         rekey=frozenset(),
+        opening=frozenset(),
     )
     return State(
         hot=hot,
@@ -175,6 +176,7 @@ class _Run:
             digests={stamped.partition: stamped.digest for stamped in stamps},
             owed=stamper.owed,
             rekey=frozenset(stamper.rekey),
+            opening=frozenset(stamper.opening),
         )
         effects = Effects(
             stamps=stamps,

@@ -2,7 +2,9 @@
 
 X is in SG_T when at least m live subscriptions hold T and X together. A member that joins, or leaves, is owed one entry
 in T's next event whether it advanced or not: the joining entry gives the baseline, the closing entry keeps the order
-for subscribers that still hold events from before the change.
+for subscribers that still hold events from before the change. With m = 2 a subscription that swaps T for X needs more:
+X's next event also carries an entry for every topic that any one subscription holds together with X (opening
+entries), else a subscriber that holds both alone may deliver X's event before an earlier one of T.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,12 +18,14 @@ class GroupChange:
     """What one subscription change did to the sequencing groups of this shard's topics.
 
     `counts` holds the new rows of the topics touched (an empty row removes the topic); `owed` the entries that each
-    topic's next event must write; `shrunk` the topics that lost a member, whose next event is a keyframe.
+    topic's next event must write; `shrunk` the topics that lost a member, whose next event is a keyframe; `opened` the
+    topics that the subscription gained, where m = 2.
     """
 
     counts: Counts
     owed: Mapping[int, frozenset[int]]
     shrunk: frozenset[int]
+    opened: frozenset[int]
 
 
 def change(
@@ -30,7 +34,7 @@ def change(
     """Replaces one subscription's set `former` by `topics` at one position; `own` are the shard's topics of both."""
     rows: dict[int, dict[int, int]] = {}
     owed: dict[int, frozenset[int]] = {}
-    shrunk = set()
+    shrunk, opened = set(), set()
     for topic in own:
         before = former - {topic} if topic in former else frozenset()
         after = topics - {topic} if topic in topics else frozenset()
@@ -52,7 +56,9 @@ def change(
             owed[topic] = frozenset(joined | left)
         if left:
             shrunk.add(topic)
-    return GroupChange(counts=rows, owed=owed, shrunk=frozenset(shrunk))
+        if min_subscriptions > 1 and topic in topics - former:
+            opened.add(topic)
+    return GroupChange(counts=rows, owed=owed, shrunk=frozenset(shrunk), opened=frozenset(opened))
 
 
 def members(row: Mapping[int, int], min_subscriptions: int) -> tuple[int, ...]:

@@ -1,5 +1,7 @@
 """π: the one order (protocol.md, "One order: π")."""
 
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 
@@ -18,7 +20,7 @@ def pi_order(*, rank: Ints, partition: Ints, offset: Ints, timestamp_ms: Ints, t
     starts = np.flatnonzero(
         np.diff(rank[in_partition], prepend=-(2**62)) | np.diff(partition[in_partition], prepend=-(2**62))
     )
-    for start, end in zip(starts, np.append(starts[1:], len(tau)), strict=True):
+    for start, end in pairwise([*starts.tolist(), len(tau)]):
         np.maximum.accumulate(tau[start:end], out=tau[start:end])
     np.minimum(tau, time_ms, out=tau)
     merged = np.lexsort((offset[in_partition], partition[in_partition], rank[in_partition], tau))

@@ -35,6 +35,7 @@ class Stamper:
         self.last_g: list[int] = hot.last_g.tolist()
         self.owed = dict(hot.owed)
         self.rekey = set(hot.rekey)
+        self.opening = set(hot.opening)
         self.stamped: dict[int, list[_Stamp]] = {}
         self._draft = draft
         self.grow()
@@ -50,6 +51,7 @@ class Stamper:
         for topic, peers in changed.owed.items():
             self.owed[topic] = self.owed.get(topic, frozenset()) | peers
         self.rekey |= changed.shrunk
+        self.opening |= changed.opened
 
     def position(self) -> int:
         """Takes the next position of π, for something other than an event."""
@@ -78,9 +80,16 @@ class Stamper:
         keyframe = (self.clocks[topic] - 1) % self._draft.config.keyframe_every == 0 or topic in self.rekey
         last_g, since = self.last_g, self.last_g[topic]
         peers: Sequence[int] = members if keyframe else [peer for peer in members if last_g[peer] > since]
-        if topic in self.owed:
-            peers = sorted(self.owed.pop(topic).union(peers))
+        forced = self.owed.pop(topic, frozenset())
+        if topic in self.opening:
+            forced |= self._draft.together(topic)
+        self.opening.discard(topic)
         self.rekey.discard(topic)
+        if forced:
+            peers = sorted(forced.union(peers))
+        if not forced.issubset(members):
+            # The entries of topics outside the group must not stay in a reader's full vector: say it anew next time.
+            self.rekey.add(topic)
         return keyframe, peers
 
     def rows_of(self, stamps: Iterable[_Stamp]) -> StampRows:

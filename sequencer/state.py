@@ -71,7 +71,7 @@ class Subscription(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Hot:
-    """Counters: small, the same in all shards but for `digests`, `owed` and `rekey`, which are the shard's own."""
+    """Counters: small, the same in all shards but for `digests`, `owed`, `rekey` and `opening`."""
 
     batch: int
     g: int
@@ -87,6 +87,8 @@ class Hot:
     """Entries that a topic's next event must write though they may not have advanced."""
     rekey: frozenset[int]
     """Topics whose next event is a keyframe whatever its number."""
+    opening: frozenset[int]
+    """Topics whose next event carries opening entries (groups.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +159,7 @@ def encode_hot(hot: Hot) -> bytes:
         "digests": sorted(hot.digests.items()),
         "owed": sorted((topic, sorted(peers)) for topic, peers in hot.owed.items()),
         "rekey": sorted(hot.rekey),
+        "opening": sorted(hot.opening),
     }
     arrays = {"clocks": hot.clocks, "last_g": hot.last_g, "next_offsets": hot.next_offsets}
     return pack(_HOT_MAGIC, VERSION, header, arrays)
@@ -172,6 +175,7 @@ def decode_hot(data: bytes) -> Hot:
         digests=dict(header["digests"]),
         owed={topic: frozenset(peers) for topic, peers in header["owed"]},
         rekey=frozenset(header["rekey"]),
+        opening=frozenset(header["opening"]),
         **arrays,
     )
 

@@ -1,0 +1,169 @@
+"""Stamps on the wire: what goes in comes out, in however many parts; what does not belong is refused by name."""
+
+import random
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from engine_world import DOMAIN, configs, rows_of, run, same_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from reference import Event, Item, change, events
+
+from totalorder.errors import LimitExceeded, WireError
+from totalorder.sequencer.codec import StampsAssembler, WireRecord, decode_part, encode_stamps
+from totalorder.sequencer.stamps import StampedBatch
+
+topics = st.sampled_from(["T", "X", "Z", "été", "a" * 200])
+histories: st.SearchStrategy[list[Item]] = st.lists(
+    st.one_of(topics.map(Event), topics.map(Event), st.builds(change, st.sampled_from("rs"), st.sets(topics))),
+    min_size=1,
+    max_size=40,
+)
+
+
+def stamped(items: list[Item], partitions: int = 1) -> StampedBatch:
+    _, effects = run([rows_of(items)], configs(partitions=partitions))
+    return effects[0].stamps[0]
+
+
+def feed(assembler: StampsAssembler, records: list[WireRecord]) -> list[StampedBatch]:
+    found = [assembler.add(record.value, dict(record.headers)) for record in records]
+    return [batch for batch in found if batch is not None]
+
+
+def reader() -> StampsAssembler:
+    return StampsAssembler(domain=DOMAIN, partition=0)
+
+
+@given(items=histories, partitions=st.integers(1, 3))
+def test_what_goes_in_comes_out(items: list[Item], partitions: int) -> None:
+    batch = stamped(items, partitions)
+    (record,) = encode_stamps(batch)
+    (out,) = feed(reader(), [record])
+    assert same_rows(out, batch)
+    assert out.digest == batch.digest
+    assert replace(out, rows=batch.rows) == replace(batch, rows=batch.rows)
+
+
+@given(items=histories, limit=st.integers(600, 1500))
+def test_parts_join_to_the_same_content(items: list[Item], limit: int) -> None:
+    batch = stamped(items)
+    try:
+        records = list(encode_stamps(batch, max_part_bytes=limit))
+    except LimitExceeded as error:
+        assert "one stamp of batch 1 needs" in str(error)  # noqa: PT017
+        return
+    assert all(len(record.value) <= limit for record in records)
+    (out,) = feed(reader(), records)
+    assert same_rows(out, batch)
+    assert out.names == batch.names
+
+
+def many_parts() -> tuple[StampedBatch, list[WireRecord]]:
+    batch = stamped([change("r", "TXZ"), *events("TXZ" * 100)])
+    records = list(encode_stamps(batch, max_part_bytes=900))
+    assert len(records) > 2
+    return batch, records
+
+
+def test_a_batch_that_is_begun_anew_counts_once() -> None:
+    batch, records = many_parts()
+    assembler = reader()
+    found = feed(assembler, [*records[:2], *records])
+    assert [b.digest for b in found] == [batch.digest]
+    assert not assembler.waiting
+
+
+def test_a_batch_is_complete_only_with_its_last_part() -> None:
+    _, records = many_parts()
+    assembler = reader()
+    assert feed(assembler, records[:-1]) == []
+    assert assembler.waiting
+
+
+def test_the_tail_of_a_batch_that_began_before_the_reader_is_passed_over() -> None:
+    batch, records = many_parts()
+    assert [b.digest for b in feed(reader(), [*records[1:], *records])] == [batch.digest]
+
+
+def test_a_missing_middle_part_never_makes_a_batch() -> None:
+    _, records = many_parts()
+    assert feed(reader(), [records[0], *records[2:]]) == []
+
+
+def altered(record: WireRecord, **headers: bytes) -> dict[str, bytes]:
+    return dict(record.headers) | headers
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ({"kind": b"other"}, "no header kind=stamps"),
+        ({"version": b"9"}, "has version b'9'"),
+        ({"part": b"x"}, "headers are not those of stamps"),
+        ({"part": b"3"}, "part 3 of 1"),
+        ({"parts": b"99999999"}, "part 0 of 99999999"),
+        ({"batch": b"2"}, "belongs to d[0] batch 1"),
+    ],
+)
+def test_foreign_headers_are_refused_by_name(headers: dict[str, bytes], message: str) -> None:
+    (record,) = encode_stamps(stamped(events("T")))
+    with pytest.raises(WireError) as caught:
+        reader().add(record.value, altered(record, **headers))
+    assert message in str(caught.value)
+
+
+def test_a_record_of_another_partition_is_refused() -> None:
+    (record,) = encode_stamps(stamped(events("T")))
+    with pytest.raises(WireError, match="belongs to d"):
+        StampsAssembler(domain=DOMAIN, partition=1).add(record.value, dict(record.headers))
+
+
+def test_a_content_that_does_not_give_its_digest_is_refused() -> None:
+    batch = stamped(events("TT"))
+    forged = replace(batch, rows=replace(batch.rows, crc=batch.rows.crc + 1))
+    (record,) = encode_stamps(forged)
+    with pytest.raises(WireError, match="does not give its digest"):
+        reader().add(record.value, dict(record.headers))
+
+
+@given(junk=st.binary(max_size=200))
+def test_junk_is_refused(junk: bytes) -> None:
+    for value in (junk, bytes(pa.compress(junk, codec="zstd", asbytes=True))):
+        with pytest.raises(WireError):
+            decode_part(value)
+
+
+@given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_a_flipped_bit_is_refused_or_caught_by_the_digest(at: int, bit: int) -> None:
+    batch = stamped([change("r", "TX"), *events("TXT")])
+    (record,) = encode_stamps(batch)
+    value = bytearray(record.value)
+    value[at % len(value)] ^= 1 << bit
+    try:
+        out = reader().add(bytes(value), dict(record.headers))
+    except WireError:
+        return
+    assert out is not None
+    assert same_rows(out, batch)
+
+
+def test_no_value_and_a_bomb_are_refused() -> None:
+    with pytest.raises(WireError, match="no value"):
+        decode_part(None)
+    bomb = bytes(pa.compress(bytes(70_000_000), codec="zstd", asbytes=True))
+    with pytest.raises(WireError, match="more than 64000000 bytes"):
+        decode_part(bomb)
+
+
+def test_large_batches_stay_under_the_limit() -> None:
+    rng = random.Random(7)
+    names = [f"topic-{i}" for i in range(60)]
+    items: list[Item] = [change(f"s{i}", rng.sample(names, 20)) for i in range(30)]
+    items += [Event(rng.choice(names)) for _ in range(5_000)]
+    batch = stamped(items)
+    records = list(encode_stamps(batch, max_part_bytes=20_000))
+    assert max(len(record.value) for record in records) <= 20_000
+    (out,) = feed(reader(), records)
+    assert same_rows(out, batch)

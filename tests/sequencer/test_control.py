@@ -1,0 +1,182 @@
+"""Control records are hostile until shown to be requests; answers survive the wire."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from totalorder.errors import WireError
+from totalorder.sequencer.control import (
+    Answer,
+    BadRequest,
+    Ended,
+    Grant,
+    Rejection,
+    Renew,
+    Renewed,
+    Repeated,
+    Subscribe,
+    Unsubscribe,
+    answer_key,
+    decode_answer,
+    encode_answer,
+    encode_request,
+    parse_request,
+)
+from totalorder.sequencer.limits import MAX_CONTROL_BYTES, MAX_TOPICS_PER_SUBSCRIPTION
+
+GOOD: dict[str, Any] = {
+    "v": 1,
+    "kind": "subscribe",
+    "id": "billing",
+    "generation": 1,
+    "nonce": "abc",
+    "topics": ["orders"],
+    "lease_s": 60,
+    "stamps_ends": {"0": 12},
+}
+
+
+def value(**changes: Any) -> bytes:
+    return json.dumps({**GOOD, **changes}).encode()
+
+
+def test_requests_come_out_as_they_went_in() -> None:
+    requests = [
+        Subscribe(id="a", generation=1, nonce="n", topics=("T", "é"), lease_s=5, stamps_ends={0: 3, 7: 0}),
+        Unsubscribe(id="a", generation=2, nonce="n"),
+        Renew(id="a", generation=2, nonce="n"),
+    ]
+    assert [parse_request(encode_request(request)) for request in requests] == requests
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (b"", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b'{"v":1,"v":1}', "not JSON in UTF-8 with unique keys"),
+        (b"[" * 100_000, "not JSON"),
+        (b" " * (MAX_CONTROL_BYTES + 1), f"the limit is {MAX_CONTROL_BYTES}"),
+        (value(v=2), "version 2 is unknown"),
+        (value(v=True), "version True is unknown"),
+        (value(kind="drop"), "kind 'drop' is unknown"),
+        (value(kind=["x"]), "kind ['x'] is unknown"),
+        (value(extra=1), "fields are missing or unknown: 'extra'"),
+        (value(id=""), "id is not"),
+        (value(id="a/b"), "id is not"),
+        (value(id="x" * 129), "id is not"),
+        (value(id=7), "id is not"),
+        (value(nonce="with space"), "nonce is not"),
+        (value(generation=0), "generation 0 is not an integer from 1"),
+        (value(generation=True), "generation True is not an integer"),
+        (value(generation=1.0), "generation 1.0 is not an integer"),
+        (value(generation=2**63), "is not an integer from 1"),
+        (value(lease_s=-1), "lease_s -1 is not an integer from 0"),
+        (value(topics=[]), "topics is not a list with at least one name"),
+        (value(topics="orders"), "topics is not a list"),
+        (value(topics=["a", "a"]), "a topic stands twice"),
+        (value(topics=[""]), "topic '' is not a usable name"),
+        (value(topics=["x" * 256]), "is not a usable name"),
+        (value(topics=[None]), "topic None is not a usable name"),
+        (b'{"v":1,"kind":"renew","id":"a","generation":NaN,"nonce":"n"}', "not JSON"),
+        (value(topics=[f"t{i}" for i in range(MAX_TOPICS_PER_SUBSCRIPTION + 1)]), "the limit is 10000"),
+        (value(stamps_ends={"-1": 0}), "stamps_ends is not"),
+        (value(stamps_ends={"01": 0}), "stamps_ends is not"),
+        (value(stamps_ends={"0": -1}), "stamps_ends is not"),
+        (value(stamps_ends={"²": 1}), "stamps_ends is not"),
+        (value(stamps_ends=[1]), "stamps_ends is not"),
+    ],
+)
+def test_what_is_not_a_request_is_refused_with_its_reason(bad: bytes, reason: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_request(bad)
+    assert reason in caught.value.reason
+    assert len(caught.value.reason) < 200
+
+
+def test_a_lone_surrogate_cannot_name_a_topic() -> None:
+    with pytest.raises(BadRequest, match="not a usable name"):
+        parse_request(value(topics=["\ud800"]))
+
+
+def test_a_refusal_names_the_sender_where_it_could_be_read() -> None:
+    with pytest.raises(BadRequest) as caught:
+        parse_request(value(topics=[]))
+    assert (caught.value.id, caught.value.nonce) == ("billing", "abc")
+
+
+@given(st.binary(max_size=300))
+def test_bytes_of_any_kind_never_raise_anything_else(junk: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parse_request(junk)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(field=st.sampled_from(sorted(GOOD)), odd=json_values)
+def test_any_value_in_any_field_is_taken_whole_or_refused(field: str, odd: Any) -> None:
+    try:
+        request = parse_request(value(**{field: odd}))
+    except BadRequest:
+        return
+    assert isinstance(request, Subscribe)
+    assert parse_request(encode_request(request)) == request
+
+
+WHO: dict[str, Any] = {"id": "a", "generation": 2, "nonce": "n", "g": 9, "batch": 3, "incarnation": 1}
+ANSWERS: list[Answer] = [
+    Grant(
+        **WHO,
+        offset=4,
+        topics=("T", "X"),
+        former=("Z",),
+        continuous=True,
+        clock={"T": 1, "X": 0, "Z": 7},
+        ids={"T": 0, "X": 2, "Z": 1},
+        next_offsets={("k", 0): 5},
+        stamps_ends={0: 1},
+        stamps_partitions=4,
+        min_subscriptions=1,
+        topic_by="topic",
+        lease_s=0,
+    ),
+    Ended(**WHO, offset=-1, reason="expired", clock={"T": 3}),
+    Renewed(**WHO, offset=5, expires_ms=77),
+    Repeated(**WHO, offset=6, answered_g=2),
+    Rejection(**WHO, offset=7, reason="because"),
+]
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
+    assert decode_answer(encode_answer(answer)) == answer
+
+
+def test_only_a_grant_or_an_end_may_replace_a_grant_in_a_compacted_topic() -> None:
+    assert [answer_key(answer) for answer in ANSWERS] == [b"a", b"a", b"renew/a", b"reject/6", b"reject/7"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [b"", b"{}", b"[]", b"null", b'{"v":1,"kind":"grant"}', b'{"v":1,"kind":"ended","g":1}', b'{"v":7,"kind":"grant"}'],
+)
+def test_what_is_not_an_answer_is_refused(bad: bytes) -> None:
+    with pytest.raises(WireError):
+        decode_answer(bad)
+
+
+@pytest.mark.parametrize("field", ["g", "clock", "ids", "topics", "next_offsets", "id"])
+def test_a_grant_with_a_field_of_another_kind_is_refused(field: str) -> None:
+    record = json.loads(encode_answer(ANSWERS[0]))
+    for odd in (None, 1.5, {"T": "1"}, [[1]]):
+        with pytest.raises(WireError):
+            decode_answer(json.dumps({**record, field: odd}).encode())
