@@ -1,0 +1,115 @@
+"""Golden scripts: blocks of input, `----`, and the readable trace that the engine gives for them.
+
+A script begins with a block of settings (`partitions=1 m=1 keyframe_every=4`, every one optional), then one block for each
+batch: a line `batch at=TIME`, and a line for each record, in the order in which Spark might hand them over:
+
+    TOPIC KAFKA[PARTITION]@OFFSET ts=MS            an event ("-" as TOPIC: its pub/sub topic cannot be told)
+    subscribe ID GENERATION NONCE TOPIC... [ts=MS] [lease=S]
+    unsubscribe ID GENERATION NONCE [ts=MS]
+    renew ID GENERATION NONCE [ts=MS]
+    raw TEXT                                       a control record with that value
+
+Control records get offsets 0, 1, 2 … of the control topic.
+"""
+
+import re
+from dataclasses import replace
+
+from engine_world import DOMAIN, configs
+
+from totalorder.sequencer.batch import Batch, Row
+from totalorder.sequencer.control import (
+    Answer,
+    Ended,
+    Grant,
+    Rejection,
+    Renew,
+    Renewed,
+    Repeated,
+    Subscribe,
+    Unsubscribe,
+    encode_request,
+)
+from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.state import EngineConfig
+
+_EVENT = re.compile(r"(\S+) (\w+)\[(\d+)\]@(\d+)")
+
+
+def run_script(script: str) -> str:
+    """The script again, with every block's trace as the engine gives it now."""
+    blocks = [block for block in script.strip().split("\n\n") if block]
+    comments_and_settings, batches = blocks[0], blocks[1:]
+    state = initial_state(_config(comments_and_settings))
+    out = [comments_and_settings]
+    controls = 0
+    for block in batches:
+        lines = block.split("\n----")[0].splitlines()
+        time_ms = int(re.fullmatch(r"batch at=(\d+)", lines[0]).group(1))  # type: ignore[union-attr]
+        rows = []
+        for line in lines[1:]:
+            row = _row(line.strip(), controls)
+            controls += row.control is not None
+            rows.append(row)
+        state, effects = step(state, Batch.of(time_ms, rows), {})
+        out.append("\n".join([*lines, "----", *_trace(effects)]))
+    return "\n\n".join(out) + "\n"
+
+
+def _config(block: str) -> EngineConfig:
+    settings = " ".join(line for line in block.splitlines() if not line.startswith("#"))
+    options = {name: int(value) for name, value in re.findall(r"(\w+)=(\d+)", settings)}
+    return replace(configs(**{"partitions": 1, **options})[0], domain=DOMAIN)
+
+
+def _row(line: str, offset: int) -> Row:
+    options = {name: int(value) for name, value in re.findall(r"\b(ts|lease)=(\d+)", line)}
+    ts = options.get("ts", 0)
+    if found := _EVENT.match(line):
+        topic, kafka, partition, event_offset = found.groups()
+        return Row(kafka, int(partition), int(event_offset), ts, "" if topic == "-" else topic, 1)
+    return Row(f"{DOMAIN}.control", 0, offset, ts, control=_request(line, options))
+
+
+def _request(line: str, options: dict[str, int]) -> bytes:
+    if line.startswith("raw "):
+        return line[4:].encode()
+    kind, id_, generation, nonce, *topics = [word for word in line.split() if "=" not in word]
+    who = {"id": id_, "generation": int(generation), "nonce": nonce}
+    if kind == "subscribe":
+        lease_s = options.get("lease", 0)
+        return encode_request(Subscribe(**who, topics=tuple(topics), lease_s=lease_s, stamps_ends={}))  # type: ignore[arg-type]
+    return encode_request({"unsubscribe": Unsubscribe, "renew": Renew}[kind](**who))  # type: ignore[arg-type]
+
+
+def _trace(effects: Effects) -> list[str]:
+    lines = {answer.g: f"g{answer.g} {_answer(answer)}" for answer in effects.answers}
+    for stamped in effects.stamps:
+        rows = stamped.rows
+        for row in range(len(rows)):
+            kafka, partition = stamped.sources[rows.source[row]]
+            entries = " ".join(f"{stamped.names[x]}:{n}" for x, n in rows.entries(row).items())
+            name, key = stamped.names[int(rows.topic[row])], " keyframe" if rows.keyframe[row] else ""
+            lines[int(rows.g[row])] = (
+                f"g{rows.g[row]} {name}{rows.n[row]} {kafka}[{partition}]@{rows.offset[row]} {{{entries}}}{key}"
+            )
+    first = effects.stamps[0]
+    unroutable = [f"no topic: {kafka}[{partition}]@{offset}" for kafka, partition, offset in effects.unroutable]
+    frontier = f"batch {first.batch} complete through g{first.g}, answers through g{first.control_g}"
+    return [*(lines[g] for g in sorted(lines)), *unroutable, frontier]
+
+
+def _answer(answer: Answer) -> str:
+    who = f"{answer.id or '?'}#{answer.generation}"
+    if isinstance(answer, Grant | Ended):
+        clock = " ".join(f"{topic}:{n}" for topic, n in sorted(answer.clock.items()))
+        if isinstance(answer, Ended):
+            return f"ended {who} {answer.reason} {{{clock}}}"
+        bounds = " ".join(f"{kafka}[{p}]@{offset}" for (kafka, p), offset in sorted(answer.next_offsets.items()))
+        return f"grant {who} {{{clock}}} from {bounds or 'the start'}{'' if answer.continuous else ' anew'}"
+    if isinstance(answer, Renewed):
+        return f"renewed {who} until {answer.expires_ms}"
+    if isinstance(answer, Repeated):
+        return f"repeated {who} answered at g{answer.answered_g}"
+    assert isinstance(answer, Rejection)
+    return f"rejection {who}: {answer.reason}"
