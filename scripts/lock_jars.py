@@ -1,7 +1,7 @@
 """Write totalorder/data/jars.toml: resolve the roots below with Ivy and note size and SHA-256 of every jar.
 
-Run it (`make lock-jars`) after a change of version, and read the difference before it is committed. The Spark set leaves
-out whatever pyspark ships itself, in its own version: two versions of one library on a class path is a riddle, not a set-up.
+Run it (`make lock-jars`) after a change of version, and read the difference before it is committed. The Spark set
+leaves out whatever pyspark ships itself, in its own version: two versions of one library on a class path are a riddle.
 """
 
 import re
@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pyspark
+
 from totalorder.jars import JAR_SETS, run_ivy, sha256_of
 
 ROOTS = {

@@ -51,7 +51,7 @@ _HOMES = {
     "Subscriber": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 
-__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOMES)]
 
 
 def __getattr__(name: str) -> object:

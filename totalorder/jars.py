@@ -1,7 +1,7 @@
 """The jars that pyspark does not ship: the Kafka source and Delta for Spark, and a Kafka broker.
 
-`data/jars.toml` names every jar with its size and SHA-256. Ivy, which is part of pyspark, fetches what is missing into a
-cache folder; nothing that differs from the lock is ever handed out. `scripts/lock_jars.py` writes the lock.
+`data/jars.toml` names every jar with its size and SHA-256. Ivy, which is part of pyspark, fetches what is missing into
+a cache folder; nothing that differs from the lock is ever handed out. `scripts/lock_jars.py` writes the lock.
 """
 
 import fcntl
@@ -195,8 +195,8 @@ def run_ivy(
 ) -> None:
     """Let Ivy fetch (organisation, name, version) triples from the public repository into `into`.
 
-    Only what is named, unless `transitive`. Raises EnvironmentProblem with Ivy's last words after three attempts; `home`
-    is Ivy's own cache, which holds what a failed attempt did fetch.
+    Only what is named, unless `transitive`. Raises EnvironmentProblem with Ivy's last words after three attempts;
+    `home` is Ivy's own cache, which holds what a failed attempt did fetch.
     """
     java = find_java()
     ivy = _ivy_jar()
@@ -219,8 +219,8 @@ def run_ivy(
 
 def _network_remedy() -> str:
     return (
-        "The first run needs the network (the public Maven repository; TOTALORDER_IVY_SETTINGS may name an Ivy settings "
-        "file for a mirror). What was fetched is kept: run the same command again."
+        "The first run needs the network (the public Maven repository, or a mirror for which TOTALORDER_IVY_SETTINGS "
+        "names an Ivy settings file). What was fetched is kept: run the same command again."
     )
 
 

@@ -1,6 +1,6 @@
 """Options that several commands share, and how their values are read.
 
-Use them as annotations: `def run(bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS, kafka: Kafka = None)`.
+Use them as annotations: `def run(servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS, kafka: Kafka = None)`.
 """
 
 from typing import Annotated
