@@ -1,0 +1,126 @@
+"""What lies in `checkpoint_dir`: `domain.json`, the lock, and Spark's own checkpoint in `query/`."""
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Self
+
+from totalorder.errors import StateError
+from totalorder.sequencer.stamps import Source
+from totalorder.streaming.record import DomainRecord
+from totalorder.streaming.store import Store
+
+RECORD = "domain.json"
+QUERY = "query"
+LOCK = "lock"
+_LOCK_POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFacts:
+    """What the checkpoint says: `record` is None for a new one, `planned` the newest batch in Spark's write-ahead log and
+    `committed` the newest that was finished (−1: none), `next_offsets` where the next batch after it begins.
+    """
+
+    record: DomainRecord | None
+    planned: int
+    committed: int
+    next_offsets: Mapping[Source, int]
+
+
+def read_checkpoint(store: Store, where: str) -> CheckpointFacts:
+    """Reads the record and the newest entries of Spark's logs; StateError when one is damaged."""
+    text = store.read(RECORD)
+    committed = _newest(store, "commits")
+    return CheckpointFacts(
+        record=DomainRecord.decode(text, f"{where}/{RECORD}") if text is not None else None,
+        planned=_newest(store, "offsets"),
+        committed=committed,
+        next_offsets=_offsets(store, committed, where) if committed >= 0 else {},
+    )
+
+
+def _newest(store: Store, log: str) -> int:
+    return max((int(name) for name in store.names(f"{QUERY}/{log}") if name.isdecimal()), default=-1)
+
+
+def _offsets(store: Store, batch: int, where: str) -> dict[Source, int]:
+    """Offsets at a batch's end, from Spark's write-ahead log: a version line, metadata, then one line for each source."""
+    name = f"{QUERY}/offsets/{batch}"
+    text = store.read(name)
+    try:
+        table = json.loads((text or "").splitlines()[2])
+        return {(topic, int(part)): offset for topic, parts in table.items() for part, offset in parts.items()}
+    except (IndexError, ValueError, AttributeError):
+        state = "missing" if text is None else "damaged"
+        raise StateError(
+            f"{where}/{name} is {state}, and batch {batch} was committed", remedy="Restore the checkpoint from a copy"
+        ) from None
+
+
+class CheckpointLock:
+    """An exclusive lock of the operating system on a local checkpoint, held for the life of the job.
+
+    It hangs on the open file, so a Java that inherits `fd` goes on holding it when Python is killed first: no second
+    job begins while the first one's Java may still write. The file names the holder and stays; only the lock counts.
+    """
+
+    def __init__(self, directory: Path, wait_s: float) -> None:
+        """Takes the lock; StateError when a living job has it. A holder that was killed gets `wait_s` to be gone."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            self._take(directory, wait_s)
+        except BaseException:
+            self.release()
+            raise
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, str(os.getpid()).encode(), 0)
+
+    def _take(self, directory: Path, wait_s: float) -> None:
+        from threading import Event
+
+        deadline = monotonic() + wait_s
+        while not self._try():
+            holder = os.pread(self.fd, 20, 0).decode(errors="replace").strip()
+            if _alive(holder) or monotonic() > deadline:
+                raise StateError(
+                    f"the checkpoint {directory} is in use by another sequencer (process {holder or 'unknown'})",
+                    remedy="Stop that one first; two drivers on one checkpoint would contradict each other",
+                )
+            Event().wait(_LOCK_POLL_S)
+
+    def _try(self) -> bool:
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Gives the lock up (a Java that inherited it keeps it until it ends)."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _alive(pid: str) -> bool:
+    if not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,9 @@
+"""Spark's Python daemon with the engine's imports done beforehand: workers are forked from it, so the first batch and
+every replaced worker begin at once."""
+
+from pyspark.daemon import manager
+
+import totalorder.streaming.processor  # noqa: F401
+
+if __name__ == "__main__":
+    manager()

@@ -1,0 +1,53 @@
+"""How an error that a Python worker raises reaches the driver: as one line of JSON in Spark's long message, and back."""
+
+import json
+import re
+
+from totalorder import errors
+from totalorder.errors import BrokerUnavailable, Error, EventsLost, StateError
+
+_MARK = "totalorder-error "
+_LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
+_EVENTS_LOST = re.compile(r"KAFKA_DATA_LOSS|[Ss]ome data may have been|failOnDataLoss|OffsetOutOfRangeException")
+_NO_BROKER = re.compile(
+    r"TimeoutException|DisconnectException|[Tt]imed out|Failed to update metadata|No resolvable bootstrap urls"
+)
+_DAMAGED = re.compile(
+    r"CANNOT_LOAD_STATE_STORE|CANNOT_READ_STREAMING_STATE|STATE_STORE|MALFORMED_LOG_FILE|MISSING_LOG|Incomplete log file"
+    r"|malformed|SST|RocksDBException|CHECKSUM|[Cc]hecksum"
+)
+
+
+class WorkerFailure(Exception):
+    """An Error on its way from a Python worker; the text survives Spark, the class would not."""
+
+    def __init__(self, error: Error) -> None:
+        content = {"error": type(error).__name__, "what": error.what, "remedy": error.remedy}
+        super().__init__(_MARK + json.dumps(content))
+
+
+def error_from(message: str) -> Error:
+    """The totalorder error behind the message of a query that failed."""
+    if (found := _LINE.search(message)) is not None:
+        content = json.loads(found[1])
+        kind: type[Error] = getattr(errors, content["error"], Error)
+        return kind(content["what"], remedy=content["remedy"])
+    first = _first_line(message)
+    if _EVENTS_LOST.search(message):
+        return EventsLost(
+            f"Kafka no longer has records that were still to be stamped: {first}",
+            remedy="Nothing was skipped. Raise the retention, and begin a new domain if the records are gone",
+        )
+    if _DAMAGED.search(message):
+        return StateError(
+            f"Spark cannot read the checkpoint: {first}",
+            remedy="Restore the whole checkpoint from a copy; never delete single files in it",
+        )
+    if _NO_BROKER.search(message):
+        return BrokerUnavailable(f"the Kafka brokers stopped answering: {first}", remedy="Start the job again")
+    return Error(f"the Spark query failed: {first}", remedy="The log has the whole trace; starting again is safe")
+
+
+def _first_line(message: str) -> str:
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    return lines[0][:500] if lines else "no reason given"

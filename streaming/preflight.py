@@ -1,0 +1,283 @@
+"""May this job run? A decision over facts: every problem at once, or what has to be made and recorded first.
+
+Each rule guards the promise: a compacted, trimmed or recreated topic would change counts in silence, and a lost checkpoint
+would start clocks at 1 over existing stamps.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from totalorder.config import Settings
+from totalorder.errors import PreflightFailed
+from totalorder.sequencer.stamps import Source
+from totalorder.streaming.checkpoint import CheckpointFacts
+from totalorder.streaming.record import FIXED, DomainRecord
+
+MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
+"""Spark counts microseconds in 64 bits: it cannot read a record with a later CreateTime, nor anything behind it."""
+GRANTS_MAX_BYTES = 16 << 20
+"""A grant repeats the names of a subscription several times, so it may be larger than the request was."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicFacts:
+    """A Kafka topic as the broker describes it; `earliest` and `latest` are offsets by partition."""
+
+    topic_id: str
+    earliest: Mapping[int, int]
+    latest: Mapping[int, int]
+    configs: Mapping[str, str]
+
+    @property
+    def has_records(self) -> bool:
+        """Whether anything was ever written to it."""
+        return any(offset > 0 for offset in self.latest.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Everything that the decision needs. `topics`: the topics that the settings select, that the record names, and the
+    domain's own, as far as they exist. `stamped`: the newest batch number found on stamps, 0 for none.
+    """
+
+    topics: Mapping[str, TopicFacts]
+    checkpoint: CheckpointFacts
+    stamped: int
+    now_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTopic:
+    """One of the domain's own topics that has to be created."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, str]
+
+
+def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
+    """The domain's own topics as they are made."""
+    names, given = settings.own_topics, settings.topic_settings
+    common = {"min.insync.replicas": str(given.min_insync_replicas)} if given.min_insync_replicas else {}
+    retention = given.stamps_retention_ms
+    # An answer must not be compacted away before the stamps of its batch have expired.
+    lag = str(retention) if retention >= 0 else str(2**63 - 1)
+    return (
+        NewTopic(
+            name=names.control,
+            partitions=1,
+            # The broker's clock orders requests: a subscriber's own may be years off.
+            configs={
+                **common,
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+                "retention.bytes": "-1",
+                "message.timestamp.type": "LogAppendTime",
+            },
+        ),
+        NewTopic(
+            name=names.stamps,
+            partitions=settings.stamps_partitions,
+            configs={
+                **common,
+                "cleanup.policy": "delete",
+                "retention.ms": str(retention),
+                "retention.bytes": "-1",
+                "message.timestamp.type": "LogAppendTime",
+            },
+        ),
+        NewTopic(
+            name=names.grants,
+            partitions=1,
+            configs={
+                **common,
+                "cleanup.policy": "compact",
+                "min.compaction.lag.ms": lag,
+                "max.message.bytes": str(GRANTS_MAX_BYTES),
+            },
+        ),
+        NewTopic(
+            name=names.positions,
+            partitions=settings.stamps_partitions,
+            configs={
+                **common,
+                "cleanup.policy": "compact",
+                "segment.ms": "600000",
+                "segment.bytes": str(16 << 20),
+                "min.cleanable.dirty.ratio": "0.05",
+                "delete.retention.ms": "86400000",
+                "max.message.bytes": str(GRANTS_MAX_BYTES),
+            },
+        ),
+    )
+
+
+def check(settings: Settings, facts: Facts) -> None:
+    """Raises PreflightFailed with every problem that the facts show."""
+    record = facts.checkpoint.record
+    problems = [*_event_topics(settings, facts), *_own_topics(settings, facts)]
+    problems += _first_start(settings, facts) if record is None else _later_start(settings, facts, record)
+    refuse(problems)
+
+
+def refuse(problems: list[str]) -> None:
+    """Raises PreflightFailed when there are problems."""
+    if problems:
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise PreflightFailed(f"the sequencer cannot run, {count}:\n" + "\n".join(f"  - {text}" for text in problems))
+
+
+def missing_own(settings: Settings, facts: Facts) -> tuple[NewTopic, ...]:
+    """Own topics that the first start creates."""
+    return tuple(topic for topic in own_topics(settings) if topic.name not in facts.topics)
+
+
+def selected(settings: Settings, facts: Facts) -> tuple[str, ...]:
+    """The event topics that the settings select and that exist."""
+    return tuple(sorted(name for name in facts.topics if settings.selects(name)))
+
+
+def starts(settings: Settings, facts: Facts) -> dict[Source, int]:
+    """Where a domain that begins now begins: `starting_offsets` made concrete."""
+    found: dict[Source, int] = {}
+    for name in selected(settings, facts):
+        topic = facts.topics[name]
+        offsets = topic.earliest if settings.starting_offsets == "earliest" else topic.latest
+        found |= {(name, partition): offset for partition, offset in offsets.items()}
+    return found
+
+
+def vet(name: str, topic: TopicFacts, now_ms: int) -> Iterator[str]:
+    """Problems of a topic that is read: its settings would lose records or stop Spark."""
+    policy = topic.configs.get("cleanup.policy", "delete")
+    if "compact" in policy:
+        yield (
+            f"topic {name} has cleanup.policy={policy}: compaction removes records that were counted; "
+            "set it to delete, or leave the topic out"
+        )
+    if topic.configs.get("message.timestamp.type", "CreateTime") == "CreateTime":
+        after_ms = int(topic.configs.get("message.timestamp.after.max.ms", "0"))
+        if now_ms + after_ms > MAX_TIMESTAMP_MS:
+            yield (
+                f"topic {name} accepts timestamps up to {after_ms} ms in the future: Spark cannot read a record beyond "
+                f"{MAX_TIMESTAMP_MS} ms; set message.timestamp.after.max.ms to 3600000, say"
+            )
+
+
+def vet_new(name: str, topic: TopicFacts, now_ms: int) -> Iterator[str]:
+    """Problems of a topic that is to be admitted to a domain that has begun: it is read from offset 0."""
+    yield from vet(name, topic, now_ms)
+    for partition, offset in sorted(topic.earliest.items()):
+        if offset > 0:
+            yield (
+                f"topic {name} is new to the domain, and its partition {partition} begins at offset {offset}: what came "
+                "before was removed unseen; leave the topic out, or begin a new domain"
+            )
+
+
+def _event_topics(settings: Settings, facts: Facts) -> Iterator[str]:
+    for name in settings.topics:
+        if name not in facts.topics:
+            yield f"topic {name} does not exist; create it, or take it out of topics"
+    for name in selected(settings, facts):
+        yield from vet(name, facts.topics[name], facts.now_ms)
+
+
+def _own_topics(settings: Settings, facts: Facts) -> Iterator[str]:
+    for wanted in own_topics(settings):
+        found = facts.topics.get(wanted.name)
+        if found is None:
+            continue
+        if len(found.latest) != wanted.partitions:
+            yield f"topic {wanted.name} has {len(found.latest)} partitions and must have {wanted.partitions}"
+        policy, right = found.configs.get("cleanup.policy", "delete"), wanted.configs["cleanup.policy"]
+        if policy != right:
+            yield f"topic {wanted.name} has cleanup.policy={policy} and must have {right}"
+    control = facts.topics.get(settings.own_topics.control)
+    if control is not None:
+        yield from _keeps_for_ever(settings.own_topics.control, control)
+        if control.configs.get("message.timestamp.type") != "LogAppendTime":
+            yield from vet(settings.own_topics.control, control, facts.now_ms)
+
+
+def _keeps_for_ever(name: str, topic: TopicFacts) -> Iterator[str]:
+    for key in ("retention.ms", "retention.bytes"):
+        value = topic.configs.get(key, "-1")
+        if value != "-1":
+            yield f"topic {name} has {key}={value} and must keep everything: set it to -1"
+
+
+def _first_start(settings: Settings, facts: Facts) -> Iterator[str]:
+    if facts.checkpoint.planned >= 0:
+        yield (
+            f"{settings.checkpoint_dir} holds a Spark checkpoint and no domain.json: it is no checkpoint of a sequencer, "
+            "or a damaged one; restore it from a copy, or name an empty directory"
+        )
+    for name in (settings.own_topics.stamps, settings.own_topics.grants):
+        topic = facts.topics.get(name)
+        if topic is not None and topic.has_records:
+            yield (
+                f"topic {name} has records and the checkpoint {settings.checkpoint_dir} is new: clocks would start at 1 "
+                "over existing stamps; give the domain's own checkpoint, or another domain"
+            )
+
+
+def _later_start(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
+    for name in FIXED:
+        old, new = record.fixed[name], getattr(settings, name)
+        if old != new:
+            yield (
+                f"{name} is {new!r} and the checkpoint was made with {old!r}; set it back, or begin a new domain "
+                "with a new checkpoint"
+            )
+    if record.fixed["domain"] != settings.domain:
+        return  # the other topics are another domain's: comparing them would only confuse
+    yield from _recorded_topics(settings, facts, record)
+    yield from _offsets(settings, facts, record)
+    if facts.checkpoint.committed < 0 and facts.stamped > 1:
+        yield (
+            f"Spark's part of the checkpoint {settings.checkpoint_dir} is missing, and the stamps topic has batch "
+            f"{facts.stamped}; restore it from a copy, or begin a new domain"
+        )
+    admitted = record.event_topics(settings.own_topics.own())
+    for name in sorted(set(selected(settings, facts)) - admitted):
+        yield from (text for text in vet_new(name, facts.topics[name], facts.now_ms) if "is new" in text)
+
+
+def _recorded_topics(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
+    own = settings.own_topics.own()
+    for name, topic_id in sorted(record.topic_ids.items()):
+        found = facts.topics.get(name)
+        if found is None:
+            remedy = "restore it" if name in own else "its events belong to the order for ever"
+            yield f"topic {name} of the checkpoint does not exist any more; {remedy}, or begin a new domain"
+        elif found.topic_id != topic_id:
+            yield (
+                f"topic {name} was deleted and created again (id {found.topic_id}, recorded {topic_id}): offsets mean "
+                "other records now; begin a new domain"
+            )
+        elif name not in own and not settings.selects(name):
+            yield f"topic {name} was taken out of the settings; a domain keeps its topics: put it back"
+
+
+def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
+    """Records that are still to be read must be there, and those that were read must have been."""
+    read = record.event_topics(settings.own_topics.own()) | {settings.own_topics.control}
+    for name in sorted(read & facts.topics.keys()):
+        topic = facts.topics[name]
+        if topic.topic_id != record.topic_ids.get(name):
+            continue
+        for partition, earliest in sorted(topic.earliest.items()):
+            source = (name, partition)
+            begun = record.starts.get(source, 0)
+            needed = facts.checkpoint.next_offsets.get(source, begun)
+            if earliest > needed:
+                yield (
+                    f"topic {name}, partition {partition}: offsets {needed} to {earliest - 1} were removed before they "
+                    "were stamped; raise the retention, and begin a new domain"
+                )
+            if topic.latest[partition] < needed:
+                yield (
+                    f"topic {name}, partition {partition} ends at offset {topic.latest[partition]}, and {needed} were "
+                    "already read: it was cut short; restore it, or begin a new domain"
+                )

@@ -1,0 +1,207 @@
+"""The stateful group of one shard: frames in, `sequencer.step`, records for Kafka out."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, ValueState
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from totalorder.errors import Error, StateError
+from totalorder.sequencer.batch import Batch
+from totalorder.sequencer.codec import encode_stamps
+from totalorder.sequencer.control import answer_key, encode_answer
+from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.state import (
+    EngineConfig,
+    State,
+    decode_cold,
+    decode_hot,
+    encode_cold,
+    encode_hot,
+)
+from totalorder.streaming.failures import WorkerFailure
+
+MAX_NAMED_UNROUTABLE = 20
+"""Coordinates of one batch's unroutable events that are logged; all of them are counted."""
+Ints = npt.NDArray[np.int64]
+
+FIGURES = ("batch", "events", "controls", "unroutable", "g_first", "g_last")
+"""Columns beside the record: the batch's figures, in one row of shard 0, and 0 in all others. The sink ignores them."""
+NOTE = "unroutable_at"
+"""One more such column: where the batch's unroutable events are, as text."""
+
+_STATE = StructType([StructField("bytes", BinaryType())])
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+OUTPUT = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("headers", ArrayType(_HEADER)),
+        *(StructField(name, LongType()) for name in FIGURES),
+        StructField(NOTE, StringType()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPlan:
+    """What the workers are told once.
+
+    `config` is the engine's with shard 0; `shard_of` maps group keys to shards; `starts` are the offsets recorded when
+    the domain began. `stamped` is the newest batch number found on the stamps topic at start: the state can be one batch
+    behind it (written, and not committed), never more.
+    """
+
+    config: EngineConfig
+    shard_of: Mapping[int, int]
+    starts: Mapping[Source, int]
+    stamped: int
+    fail_unroutable: bool
+
+
+class ShardProcessor(StatefulProcessor):
+    """Runs the engine over one shard's share of each micro-batch."""
+
+    def __init__(self, plan: ShardPlan) -> None:
+        self._plan = plan
+        self._topics = DomainTopics(domain=plan.config.domain)
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Two values: hot is written every batch, cold when names or subscriptions change."""
+        self._hot = handle.getValueState("hot", _STATE)
+        self._cold = handle.getValueState("cold", _STATE)
+
+    def handleInputRows(  # noqa: N802
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803
+    ) -> Iterator[pd.DataFrame]:
+        """One micro-batch of one shard; the rows come in any order and any number of frames."""
+        try:
+            yield self._step(self._plan.shard_of[int(key[0])], rows)
+        except Error as error:
+            raise WorkerFailure(error) from error
+
+    def _step(self, shard: int, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
+        config = replace(self._plan.config, shard=shard)
+        state = self._load(config)
+        after, effects = step(state, to_batch(rows, self._topics.control), self._plan.starts)
+        lost = _coordinates(effects)
+        if lost and self._plan.fail_unroutable:
+            raise Error(
+                f"{len(effects.unroutable)} events name no pub/sub topic (topic_by = {config.topic_by!r}): {lost}",
+                remedy='Set unroutable = "skip" to leave such events out, or correct their producer',
+            )
+        if effects.cold_changed or state.hot.batch == 0:
+            self._cold.update((encode_cold(after.cold),))
+        self._hot.update((encode_hot(after.hot),))
+        records = to_records(effects, self._topics)
+        if shard == 0:
+            counts = (effects.events, effects.controls, len(effects.unroutable))
+            return with_figures(records, [after.hot.batch, *counts, state.hot.g + 1, after.hot.g], lost)
+        return with_figures(records, [0] * len(FIGURES), "")
+
+    def _load(self, config: EngineConfig) -> State:
+        state = _decode(self._hot, self._cold)
+        if state is None:
+            state = initial_state(config)
+        state.require(config)
+        if state.hot.batch + 1 < self._plan.stamped:
+            raise StateError(
+                f"shard {config.shard} of the checkpoint stands at batch {state.hot.batch}, and the stamps topic has "
+                f"batch {self._plan.stamped}",
+                remedy="State was lost, or the checkpoint is an old copy: restore the newest, or begin a new domain",
+            )
+        return state
+
+
+def _decode(hot: ValueState, cold: ValueState) -> State | None:
+    """The state as it was last written, None where there is none; StateError when one half is missing."""
+    hot_bytes, cold_bytes = hot.get(), cold.get()
+    if hot_bytes is None and cold_bytes is None:
+        return None
+    if hot_bytes is None or cold_bytes is None:
+        raise StateError(
+            f"the {'hot' if hot_bytes is None else 'cold'} state is missing",
+            remedy="Restore the checkpoint from a copy",
+        )
+    return State(hot=decode_hot(bytes(hot_bytes[0])), cold=decode_cold(bytes(cold_bytes[0])))
+
+
+def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
+    """The engine's batch from the frames of `source.project`, in however many pieces they come."""
+    rows = pd.concat(list(frames), ignore_index=True)
+    kafka_codes, kafka_topics = pd.factorize(rows["kafka_topic"])
+    kafka_topic = kafka_codes.astype(np.int64)
+    control_code = {name: code for code, name in enumerate(kafka_topics)}.get(control_topic, -1)
+    is_control = kafka_topic == control_code
+    if "topic" in rows:
+        codes, found = pd.factorize(rows["topic"])
+        topic, names = _without(codes.astype(np.int64), list(found), "")
+    else:
+        topic, names = _without(kafka_topic, list(kafka_topics), control_topic)
+    values = rows["control"]
+    return Batch(
+        time_ms=int(rows["time_ms"].iloc[0]),
+        kafka_topics=tuple(kafka_topics),
+        topics=tuple(names),
+        kafka_topic=kafka_topic,
+        partition=rows["partition"].to_numpy(np.int64),
+        offset=rows["offset"].to_numpy(np.int64),
+        timestamp_ms=rows["timestamp_ms"].to_numpy(np.int64),
+        topic=np.where(is_control, -1, topic),
+        crc=rows["crc"].to_numpy(np.int64),
+        control={int(row): bytes(values.iat[row]) for row in np.flatnonzero(is_control)},
+    )
+
+
+def _without(codes: Ints, names: list[str], dropped: str) -> tuple[Ints, list[str]]:
+    """Codes and names with one name taken out of the table; its rows get −1."""
+    kept = [name for name in names if name != dropped]
+    place = {name: code for code, name in enumerate(kept)}
+    return np.array([place.get(name, -1) for name in names], dtype=np.int64)[codes], kept
+
+
+def to_records(effects: Effects, topics: DomainTopics) -> pd.DataFrame:
+    """Kafka records of a step in the order in which they are sent: answers, then stamps."""
+    records: list[tuple[str, int, bytes | None, bytes, list[dict[str, Any]]]] = [
+        (topics.grants, 0, answer_key(answer), encode_answer(answer), []) for answer in effects.answers
+    ]
+    for stamped in effects.stamps:
+        records += [
+            (topics.stamps, stamped.partition, None, record.value, [{"key": k, "value": v} for k, v in record.headers])
+            for record in encode_stamps(stamped)
+        ]
+    return pd.DataFrame(records, columns=["topic", "partition", "key", "value", "headers"])
+
+
+def with_figures(records: pd.DataFrame, figures: list[int], note: str) -> pd.DataFrame:
+    """The records with the batch's figures in the first row; every shard has at least one record a batch."""
+    for name, value in zip(FIGURES, figures, strict=True):
+        records[name] = np.array([value] + [0] * (len(records) - 1), dtype=np.int64)
+    records[NOTE] = [note] + [""] * (len(records) - 1)
+    return records
+
+
+def _coordinates(effects: Effects) -> str:
+    shown = effects.unroutable[:MAX_NAMED_UNROUTABLE]
+    more = len(effects.unroutable) - len(shown)
+    listed = ", ".join(f"{topic}[{partition}]@{offset}" for topic, partition, offset in shown)
+    return f"{listed} and {more} more" if more else listed

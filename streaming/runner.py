@@ -1,0 +1,377 @@
+"""Runs the job: lock, preflight, session, query, and the watch over topics while it runs."""
+
+import re
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+from pyspark.sql.streaming.query import StreamingQuery
+
+from totalorder.config import Settings
+from totalorder.errors import Error, StateError
+from totalorder.sequencer.stamps import Source
+from totalorder.streaming import preflight
+from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock, read_checkpoint
+from totalorder.streaming.failures import error_from
+from totalorder.streaming.preflight import Facts
+from totalorder.streaming.query import OBSERVED, start_query
+from totalorder.streaming.record import DomainRecord
+from totalorder.streaming.session import start_session, stop_session
+from totalorder.streaming.store import HadoopStore, LocalStore, Store
+from totalorder.streaming.topics import Topics, newest_stamped
+
+READY = "sequencer ready"
+"""Event of the log line that says that the first batch may come."""
+_ALIVE_POLL_S = 0.1
+_BATCH_GRACE_S = 20.0
+_READY_TIMEOUT_S = 120.0
+_FORMER_DRIVER_S = 60.0
+"""How long the Java of a driver that was killed may take to be gone."""
+_STARTING = re.compile("Initializing")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processed:
+    """What this run has done so far; `g` is the last position of π."""
+
+    batches: int = 0
+    events: int = 0
+    controls: int = 0
+    unroutable: int = 0
+    g: int = 0
+
+
+class Sequencer:
+    """One run of the job. `start`, then `wait` or `stop`; also a context manager.
+
+    With `spark` given, that session is used and left running; it must have been started with `session.static_conf`.
+    """
+
+    def __init__(self, settings: Settings, *, spark: SparkSession | None = None) -> None:
+        self.settings = settings
+        self.processed = Processed()
+        self._given_spark = spark
+        self._spark = spark
+        self._log = structlog.get_logger().bind(domain=settings.domain)
+        self._stopping = threading.Event()
+        self._done = threading.Event()
+        self._failure: Error | None = None
+        self._lock: CheckpointLock | None = None
+        self._topics: Topics | None = None
+        self._query: StreamingQuery | None = None
+        self._listener: _Listener | None = None
+        self._watcher: threading.Thread | None = None
+        self._refused: set[str] = set()
+
+    def __enter__(self) -> "Sequencer":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts, and returns when the first batch may come. Raises PreflightFailed, BrokerUnavailable, StateError."""
+        try:
+            self._prepare()
+            self._begin_query()
+            self._await_ready()
+        except BaseException as error:
+            self._release()
+            self._done.set()
+            if isinstance(error, PySparkException | Py4JError):
+                raise error_from(str(error)) from error
+            raise
+        self._watcher = threading.Thread(target=self._watch, name="totalorder-watch", daemon=True)
+        self._watcher.start()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Waits until the job has ended; False when it has not within `timeout_s`. Raises what ended it, if anything."""
+        ended = self._done.wait(timeout_s)
+        if ended and self._failure is not None:
+            raise self._failure
+        return ended
+
+    def stop(self) -> None:
+        """Stops after the current batch; a batch that takes too long is broken off, and runs again at the next start."""
+        self._stopping.set()
+        if self._watcher is not None:
+            self._done.wait()
+
+    def request_stop(self) -> None:
+        """Asks for a stop without waiting for it; for signal handlers."""
+        self._stopping.set()
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        settings = self.settings
+        if settings.checkpoint_is_local:
+            self._lock = CheckpointLock(Path(settings.checkpoint_dir), _FORMER_DRIVER_S)
+        else:
+            self._log.warning(
+                "no lock", checkpoint=settings.checkpoint_dir, reason="run one sequencer on a URI, no more"
+            )
+            self._session()
+        self._topics = Topics(settings)
+        self._store = self._make_store()
+        self._record, self._starts, self._stamped = self._preflight(self._topics)
+
+    def _make_store(self) -> Store:
+        if self.settings.checkpoint_is_local:
+            return LocalStore(Path(self.settings.checkpoint_dir))
+        return HadoopStore(self._session(), self.settings.checkpoint_dir)
+
+    def _session(self) -> SparkSession:
+        if self._spark is None:
+            self._spark = start_session(self.settings, inherited_fd=self._lock.fd if self._lock else None)
+        return self._spark
+
+    def _preflight(self, topics: Topics) -> tuple[DomainRecord, dict[Source, int], int]:
+        """Vets, creates the domain's topics and writes its record; returns it, the offsets to begin at, and the newest
+        batch on stamps.
+        """
+        settings = self.settings
+        checkpoint = read_checkpoint(self._store, settings.checkpoint_dir)
+        record = checkpoint.record
+        names = settings.own_topics.own() | set(settings.topics) | topics.selected_ids().keys()
+        found = topics.facts(names | (record.topic_ids.keys() if record else set()))
+        stamps = found.get(settings.own_topics.stamps)
+        stamped = newest_stamped(settings, stamps) if stamps else 0
+        facts = Facts(topics=found, checkpoint=checkpoint, stamped=stamped, now_ms=time.time_ns() // 1_000_000)
+        preflight.check(settings, facts)
+        events = preflight.selected(settings, facts)
+        if record is None:
+            record = self._begin_domain(topics, facts)
+        else:
+            new = {name: found[name].topic_id for name in events if name not in record.topic_ids}
+            record = self._admit(record, new)
+        begun = {
+            (name, partition): record.starts.get((name, partition), 0)
+            for name in events
+            for partition in found[name].latest
+        }
+        return record, begun | {(settings.own_topics.control, 0): 0}, stamped
+
+    def _begin_domain(self, topics: Topics, facts: Facts) -> DomainRecord:
+        settings = self.settings
+        missing = preflight.missing_own(settings, facts)
+        topics.create(missing)
+        self._log.info("domain begins", created=[topic.name for topic in missing])
+        ids = topics.ids([topic.name for topic in preflight.own_topics(settings)])
+        ids |= {name: facts.topics[name].topic_id for name in preflight.selected(settings, facts)}
+        record = DomainRecord.begin(settings, starts=preflight.starts(settings, facts), topic_ids=ids)
+        self._store.write(RECORD, record.encode())
+        return record
+
+    def _admit(self, record: DomainRecord, new: dict[str, str]) -> DomainRecord:
+        if new:
+            record = record.admitting(new)
+            self._store.write(RECORD, record.encode())
+            self._log.info("topics admitted", topics=sorted(new))
+        return record
+
+    def _event_topics(self) -> list[str]:
+        return sorted(self._record.event_topics(self.settings.own_topics.own()))
+
+    def _begin_query(self) -> None:
+        spark = self._session()
+        if self._listener is None:
+            self._listener = _Listener(self)
+            spark.streams.addListener(self._listener)
+        self._query = start_query(
+            spark,
+            self.settings,
+            self._record,
+            topics=self._event_topics(),
+            starts=self._starts,
+            stamped=self._stamped,
+            checkpoint=f"{self.settings.checkpoint_dir.rstrip('/')}/{QUERY}",
+        )
+
+    def _await_ready(self) -> None:
+        assert self._query is not None
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while _STARTING.search(self._query.status["message"]) and not self._stopping.wait(0.02):
+            if time.monotonic() > deadline:
+                raise Error(f"Spark did not begin within {_READY_TIMEOUT_S:g} s", remedy="Look at its log")
+        self._raise_if_ended(self._query)
+        self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
+
+    # --- while it runs ------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        look_at = time.monotonic() + self.settings.topic_poll_s
+        try:
+            while not self._stopping.wait(_ALIVE_POLL_S):
+                assert self._query is not None
+                self._raise_if_ended(self._query)
+                if time.monotonic() >= look_at:
+                    self._look()
+                    look_at = time.monotonic() + self.settings.topic_poll_s
+        except Error as error:
+            self._fail(error)
+        except (PySparkException, Py4JError) as error:
+            self._fail(error_from(str(error)))
+        except Exception as error:
+            self._fail(Error(f"the watch over the job failed: {type(error).__name__}: {error}"))
+        finally:
+            self._release()
+            self._done.set()
+
+    def _raise_if_ended(self, query: StreamingQuery) -> None:
+        if query.isActive or self._stopping.is_set():
+            return
+        failure = query.exception()
+        text = str(failure) if failure is not None else "it ended without a reason"
+        error = error_from(text)
+        if type(error) is Error:
+            self._log.error("spark failed", trace=text)
+        raise error
+
+    def _look(self) -> None:
+        """Looks at the topics: a recreated one ends the job, a new one is vetted and admitted."""
+        assert self._topics is not None
+        present = self._topics.ids(self._record.topic_ids)
+        for name, topic_id in self._record.topic_ids.items():
+            if present.get(name) != topic_id:
+                done = "deleted" if name not in present else "deleted and created again"
+                raise StateError(
+                    f"topic {name} was {done} while the job ran",
+                    remedy="Its offsets mean other records now: begin a new domain with a new checkpoint",
+                )
+        new = {
+            name: topic_id
+            for name, topic_id in self._topics.selected_ids().items()
+            if name not in self._record.topic_ids and topic_id not in self._refused
+        }
+        admitted = self._vetted(self._topics, new)
+        if admitted:
+            self._stop_query()
+            self._record = self._admit(self._record, admitted)
+            self._begin_query()
+            self._await_ready()
+
+    def _vetted(self, topics: Topics, new: dict[str, str]) -> dict[str, str]:
+        """Those of the new topics that may be admitted; the others are named once, and the job runs on without them."""
+        vetted: dict[str, str] = {}
+        for name, facts in (topics.facts(new) if new else {}).items():
+            problems = list(preflight.vet_new(name, facts, time.time_ns() // 1_000_000))
+            if problems:
+                self._refused.add(facts.topic_id)
+                self._log.error("topic refused", topic=name, problems=problems)
+            else:
+                vetted[name] = facts.topic_id
+                self._starts |= {(name, partition): 0 for partition in facts.latest}
+        return vetted
+
+    def _fail(self, error: Error) -> None:
+        if not self._stopping.is_set():
+            self._failure = error
+
+    def observe(self, figures: dict[str, Any], durations_ms: dict[str, int], rows_per_s: float) -> None:
+        """Takes one batch's figures, from the listener, and logs them."""
+        before = self.processed
+        if figures["g_last"] < before.g:
+            self._failure = self._failure or StateError(
+                "a batch went backwards", remedy="Stop and look at the checkpoint"
+            )
+        self.processed = Processed(
+            batches=before.batches + 1,
+            events=before.events + figures["events"],
+            controls=before.controls + figures["controls"],
+            unroutable=before.unroutable + figures["unroutable"],
+            g=figures["g_last"],
+        )
+        if figures["unroutable_at"]:
+            self._log.warning(
+                "events without a topic left out", count=figures["unroutable"], at=figures["unroutable_at"]
+            )
+        self._log.info(
+            "batch",
+            batch=figures["batch"],
+            events=figures["events"],
+            controls=figures["controls"],
+            unroutable=figures["unroutable"],
+            g=f"{figures['g_first']}..{figures['g_last']}" if figures["g_last"] >= figures["g_first"] else "-",
+            trigger_ms=durations_ms.get("triggerExecution"),
+            add_batch_ms=durations_ms.get("addBatch"),
+            log_ms=durations_ms.get("walCommit", 0) + durations_ms.get("commitOffsets", 0),
+            rows_per_s=round(rows_per_s),
+        )
+
+    # --- end ----------------------------------------------------------------------------------------------------------
+
+    def _stop_query(self) -> None:
+        """Lets the current batch end, and breaks it off if it takes too long: it would run again."""
+        query = self._query
+        if query is None:
+            return
+        deadline = time.monotonic() + _BATCH_GRACE_S
+        while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(0.005)
+        query.stop()
+        self._query = None
+
+    def _release(self) -> None:
+        for step in (self._stop_query, self._stop_listening, self._stop_spark, self._close_topics, self._unlock):
+            try:
+                step()
+            except Exception as error:
+                self._log.warning("while stopping", step=step.__name__.strip("_"), error=str(error).splitlines()[:1])
+        self._log.info("sequencer stopped", batches=self.processed.batches, g=self.processed.g)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None and self._spark is not None:
+            self._spark.streams.removeListener(self._listener)
+
+    def _stop_spark(self) -> None:
+        if self._given_spark is None and self._spark is not None:
+            stop_session(self._spark)
+            self._spark = None
+
+    def _close_topics(self) -> None:
+        if self._topics is not None:
+            self._topics.close()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+
+class _Listener(StreamingQueryListener):
+    """Hands the figures of each finished batch to its sequencer."""
+
+    def __init__(self, owner: Sequencer) -> None:
+        self._owner = owner
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Figures of a batch that had rows."""
+        progress, query = event.progress, self._owner._query
+        if query is None or str(progress.runId) != str(query.runId):
+            return
+        row = progress.observedMetrics.get(OBSERVED)
+        if row is not None and row["batch"]:
+            self._owner.observe(row.asDict(), dict(progress.durationMs), progress.processedRowsPerSecond)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Nothing to do."""

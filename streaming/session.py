@@ -1,0 +1,125 @@
+"""The Spark session of the job, and the Java process that it runs in."""
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from totalorder.config import Settings
+from totalorder.jars import jar_paths
+from totalorder.java import find_java
+
+STOP_TIMEOUT_MS = 30_000
+_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+_BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+def start_session(settings: Settings, *, inherited_fd: int | None = None) -> SparkSession:
+    """A new session; under spark-submit in the Java that is there, else in a Java of its own.
+
+    That Java is in a process session of its own, so that Ctrl-C in a terminal and a signal to the process group reach
+    Python alone, which stops it in good order; it ends by itself when this process is gone (its standard input closes).
+    It inherits `inherited_fd`, the lock.
+    """
+    submitted = is_submitted()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    conf = SparkConf()
+    for key, value in {**static_conf(settings), **settings.spark}.items():
+        conf.set(key, value)
+    if submitted:
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    os.environ["JAVA_HOME"] = str(find_java().path)
+    fds: tuple[int, ...] = ()
+    if inherited_fd is not None:
+        os.set_inheritable(inherited_fd, True)
+        fds = (inherited_fd,)
+    gateway = launch_gateway(conf, popen_kwargs={"start_new_session": True, "pass_fds": fds})
+    return SparkSession(SparkContext(conf=conf, gateway=gateway))
+
+
+def static_conf(settings: Settings) -> dict[str, str]:
+    """Settings that a Spark session must begin with; what spark-submit was given stays as it is."""
+    conf = {
+        "spark.app.name": f"totalorder {settings.domain}",
+        # One consumer stays open for each Kafka partition; the default of 64 makes more of them thrash.
+        "spark.kafka.consumer.cache.capacity": "4096",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": "4",
+        "spark.python.daemon.module": "totalorder.streaming.daemon",
+    }
+    if is_submitted():
+        return conf
+    conf |= {
+        "spark.master": settings.master,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={files('totalorder') / 'data' / 'spark-log4j2.properties'}",
+    }
+    jars = [str(path) for path in jar_paths("spark")]
+    if not is_local(settings.master):
+        return conf | {"spark.jars": ",".join(jars)}
+    if uses_bare_files(settings):
+        jars += [str(path) for path in jar_paths("fastfs")]
+        conf["spark.hadoop.fs.file.impl"] = _BARE_FILES
+    return conf | {
+        "spark.driver.extraClassPath": os.pathsep.join(jars),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+
+
+def query_conf(settings: Settings) -> dict[str, str]:
+    """Settings of one query; the first run of a checkpoint fixes shuffle partitions and state provider."""
+    conf = {
+        "spark.sql.shuffle.partitions": str(settings.shards),
+        "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.stopTimeout": str(STOP_TIMEOUT_MS),
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if uses_bare_files(settings):
+        conf["spark.sql.streaming.checkpointFileManagerClass"] = f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
+    return conf | {key: value for key, value in settings.spark.items() if key.startswith("spark.sql.")}
+
+
+def apply(spark: SparkSession, conf: Mapping[str, str]) -> None:
+    """Sets the query's settings on a session."""
+    for key, value in conf.items():
+        spark.conf.set(key, value)
+
+
+def is_local(master: str) -> bool:
+    """Whether driver and executors are one process, and so one class path and one disk."""
+    return master.startswith("local") and not master.startswith("local-cluster")
+
+
+def uses_bare_files(settings: Settings) -> bool:
+    """Whether checkpoints are written without forking a process for each file (docs/adr tells why this is safe here)."""
+    if settings.fast_checkpoint_fs is not None:
+        return settings.fast_checkpoint_fs
+    return settings.checkpoint_is_local and is_local(settings.master) and not is_submitted()
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit runs this process: then the Java is its own, and has the class path that it was given."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stops Spark and waits for its Java to end, where this process started it."""
+    gateway: Any = SparkContext._gateway
+    spark.stop()
+    process = getattr(gateway, "proc", None)
+    if process is None:
+        return
+    gateway.shutdown()
+    process.stdin.close()
+    process.wait()
+    SparkContext._gateway = None
+    SparkContext._jvm = None

@@ -1,0 +1,140 @@
+"""What the preflight wants to know of the broker, and the making of topics; the thin part that talks to Kafka."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+
+from totalorder import kafka_clients
+from totalorder.config import Settings
+from totalorder.errors import BrokerUnavailable, Error, WireError
+from totalorder.streaming.preflight import NewTopic, TopicFacts
+
+_UNKNOWN_TOPIC = 3
+
+
+class Topics:
+    """One connection for administration; errors of the broker come out as totalorder's."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Connects; BrokerUnavailable when no broker answers within `broker_timeout_s`."""
+        self._settings = settings
+        self._timeout_ms = int(settings.broker_timeout_s * 1000)
+        self._admin: KafkaAdminClient = kafka_clients.admin(
+            settings.bootstrap_servers,
+            settings.kafka,
+            connect_timeout_s=settings.broker_timeout_s,
+            request_timeout_ms=self._timeout_ms,
+        )
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._admin.close()
+
+    def selected_ids(self) -> dict[str, str]:
+        """Kafka's ids of the event topics that the settings select and that exist."""
+        names = [name for name in self._call(self._admin.list_topics) if self._settings.selects(name)]
+        return self.ids(names)
+
+    def ids(self, names: Iterable[str]) -> dict[str, str]:
+        """Kafka's ids of those topics that exist."""
+        return {name: topic["topic_id"] for name, topic in self._described(names).items()}
+
+    def facts(self, names: Iterable[str]) -> dict[str, TopicFacts]:
+        """Facts of those topics that exist."""
+        described = self._described(names)
+        configs = self._configs(list(described))
+        partitions = {
+            name: sorted(part["partition_index"] for part in topic["partitions"]) for name, topic in described.items()
+        }
+        earliest, latest = self._offsets(partitions, OffsetSpec.EARLIEST), self._offsets(partitions, OffsetSpec.LATEST)
+        return {
+            name: TopicFacts(
+                topic_id=str(topic["topic_id"]), earliest=earliest[name], latest=latest[name], configs=configs[name]
+            )
+            for name, topic in described.items()
+        }
+
+    def create(self, topics: Iterable[NewTopic]) -> None:
+        """Creates topics and waits until the broker knows them."""
+        wanted = {
+            topic.name: {
+                "num_partitions": topic.partitions,
+                "replication_factor": self._settings.topic_settings.replication_factor,
+                "configs": dict(topic.configs),
+            }
+            for topic in topics
+        }
+        if wanted:
+            self._call(self._admin.create_topics, wanted, wait_for_metadata=True)
+
+    def _described(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        wanted = sorted(set(names))
+        found: dict[str, dict[str, Any]] = {}
+        for topic in self._call(self._admin.describe_topics, wanted) if wanted else []:
+            if topic["error_code"] == 0:
+                found[topic["name"]] = topic
+            elif topic["error_code"] != _UNKNOWN_TOPIC:
+                raise Error(f"the broker does not describe topic {topic['name']} (error code {topic['error_code']})")
+        return found
+
+    def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+        if not names:
+            return {}
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        tables = self._call(self._admin.describe_configs, resources, config_filter="all")["topic"]
+        return {name: {key: entry["value"] for key, entry in tables[name].items()} for name in names}
+
+    def _offsets(self, partitions: Mapping[str, list[int]], spec: Any) -> dict[str, dict[int, int]]:
+        wanted = {TopicPartition(name, part): spec for name, parts in partitions.items() for part in parts}
+        answered = self._call(self._admin.list_partition_offsets, wanted) if wanted else {}
+        return {
+            name: {part: answered[TopicPartition(name, part)].offset for part in parts}
+            for name, parts in partitions.items()
+        }
+
+    def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with kafka_clients.kafka_errors(self._settings.bootstrap_servers):
+            return function(*args, **kwargs)
+
+
+def newest_stamped(settings: Settings, stamps: TopicFacts) -> int:
+    """The newest batch number on the stamps topic: of its partitions' last records; 0 when none is left."""
+    ends = {part: end for part, end in stamps.latest.items() if end > stamps.earliest[part]}
+    if not ends:
+        return 0
+    topic = settings.own_topics.stamps
+    consumer: KafkaConsumer = kafka_clients.consumer(
+        settings.bootstrap_servers, settings.kafka, connect_timeout_s=settings.broker_timeout_s
+    )
+    try:
+        with kafka_clients.kafka_errors(settings.bootstrap_servers):
+            return _last_batch(consumer, topic, ends, settings.broker_timeout_s)
+    finally:
+        consumer.close()
+
+
+def _last_batch(consumer: KafkaConsumer, topic: str, ends: Mapping[int, int], timeout_s: float) -> int:
+    waiting = {TopicPartition(topic, partition) for partition in ends}
+    consumer.assign(sorted(waiting))
+    for source in waiting:
+        consumer.seek(source, ends[source.partition] - 1)
+    newest, deadline = 0, time.monotonic() + timeout_s
+    while waiting:
+        if time.monotonic() > deadline:
+            raise BrokerUnavailable(f"the last records of {topic} did not arrive within {timeout_s:g} s")
+        for source, records in consumer.poll(timeout_ms=200).items():
+            newest = max(newest, *(_batch_number(topic, dict(record.headers)) for record in records))
+            waiting.discard(source)
+    return newest
+
+
+def _batch_number(topic: str, headers: Mapping[str, bytes]) -> int:
+    try:
+        return int(headers["batch"])
+    except (KeyError, ValueError):
+        raise WireError(
+            f"the last record of {topic} is not a stamp", remedy="Look for another writer and restrict it"
+        ) from None

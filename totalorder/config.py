@@ -1,0 +1,287 @@
+"""The sequencer's settings: TOML file < environment (`TOTALORDER_…`) < flags, as one typed and frozen model.
+
+Every fault is a SettingsError that names the setting, the reason and the remedy; an unknown key names the nearest known one.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from totalorder.errors import SettingsError
+from totalorder.sequencer.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS
+from totalorder.sequencer.names import DomainTopics
+
+ENV_PREFIX = "TOTALORDER_"
+DAY_MS = 86_400_000
+
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_TOPIC_BY = re.compile(r"topic|key|header:.+", re.DOTALL)
+_OWN_SETTING = "totalorder sets it itself"
+_REFUSED_KAFKA = {
+    "group.id": "with it Spark may read what another reader of the group has committed: events would be missed",
+    "bootstrap.servers": "it is the setting bootstrap_servers",
+    "isolation.level": "aborted records must never be stamped",
+    "auto.offset.reset": "the offsets to read are in the checkpoint",
+    "enable.auto.commit": "the offsets to read are in the checkpoint",
+    "key.deserializer": _OWN_SETTING,
+    "value.deserializer": _OWN_SETTING,
+    "key.serializer": _OWN_SETTING,
+    "value.serializer": _OWN_SETTING,
+    "interceptor.classes": "an interceptor may change what is read",
+    "transactional.id": "Spark's sink does not take part in transactions",
+    "acks": "a stamp that a broker may forget is no stamp",
+    "enable.idempotence": "without it the producer may change the order of records",
+}
+
+
+class TopicSettings(BaseModel):
+    """How the domain's own topics are made; it has no effect on topics that exist."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    replication_factor: int = Field(default=-1, ge=-1, le=32_767)
+    """−1: the broker's default."""
+    min_insync_replicas: int | None = Field(default=None, ge=1)
+    stamps_retention_ms: int = Field(default=14 * DAY_MS, ge=-1)
+    """How long stamps are kept (−1: for ever). Keep it longer than the retention of every event topic."""
+
+    @field_validator("replication_factor")
+    @classmethod
+    def _replicas(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("must be −1 (the broker's default) or at least 1")
+        return value
+
+
+class Settings(BaseSettings):
+    """Everything that the sequencer job can be told."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=True
+    )
+
+    domain: str = "totalorder"
+    """The universe of order; prefix of its own topics."""
+    bootstrap_servers: str = "localhost:9092"
+    topics: Annotated[tuple[str, ...], NoDecode] = ()
+    """Event topics by name; or else `topic_pattern`."""
+    topic_pattern: str | None = None
+    """Regular expression that the whole name of an event topic matches; new topics that match are admitted."""
+    topic_by: str = "topic"
+    """What names an event's pub/sub topic: "topic" (the Kafka topic), "key" or "header:NAME"."""
+    checkpoint_dir: str
+    """Where the job's state lives: a local directory (locked while the job runs) or a Hadoop URI."""
+    min_subscriptions: int = Field(default=1, ge=1, le=2)
+    """m of the sequencing groups."""
+    shards: int = Field(default=1, ge=1, le=MAX_SHARDS)
+    stamps_partitions: int = Field(default=4, ge=1, le=MAX_STAMPS_PARTITIONS)
+    keyframe_every: int = Field(default=64, ge=1)
+    trigger_ms: int = Field(default=0, ge=0)
+    """Interval of micro-batches; 0: the next one begins when there is something to do."""
+    starting_offsets: Literal["earliest", "latest"] = "earliest"
+    """Where a new domain begins; later starts go on where the last one stopped."""
+    unroutable: Literal["skip", "fail"] = "skip"
+    """What to do about an event whose pub/sub topic cannot be told: log and count it, or stop."""
+    max_events_per_batch: int = Field(default=100_000, ge=1)
+    topic_poll_s: float = Field(default=5.0, gt=0)
+    """How often topics are looked at: new ones that match, and recreated ones."""
+    broker_timeout_s: float = Field(default=15.0, gt=0)
+    """How long a broker may take to answer before it counts as absent."""
+    fast_checkpoint_fs: bool | None = None
+    """Write checkpoints without a forked process for each file; by default on a local master with a local directory."""
+    master: str = "local[2]"
+    """Spark master, where spark-submit gives none."""
+    log_format: Literal["console", "json"] = "console"
+    topic_settings: TopicSettings = TopicSettings()
+    kafka: dict[str, str] = {}
+    """Passed to every Kafka client, in the names of the Java client, such as `security.protocol`."""
+    spark: dict[str, str] = {}
+    """Passed to Spark, such as `spark.driver.memory`."""
+
+    @field_validator("topics", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """An environment variable or a flag gives one text with commas."""
+        return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+
+    @field_validator("topics")
+    @classmethod
+    def _topic_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _TOPIC.fullmatch(name) or name in (".", ".."):
+                raise ValueError(f"{name!r} is not the name of a Kafka topic")
+        if len(set(value)) < len(value):
+            raise ValueError("a topic stands twice")
+        return value
+
+    @field_validator("topic_pattern")
+    @classmethod
+    def _pattern(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"not a regular expression: {error}") from None
+        return value
+
+    @field_validator("topic_by")
+    @classmethod
+    def _by(cls, value: str) -> str:
+        if not _TOPIC_BY.fullmatch(value):
+            raise ValueError('must be "topic", "key" or "header:NAME"')
+        return value
+
+    @field_validator("kafka", "spark", mode="before")
+    @classmethod
+    def _texts(cls, value: object) -> object:
+        """TOML has numbers and booleans; Kafka and Spark know texts."""
+        return {key: _text(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
+
+    @field_validator("kafka")
+    @classmethod
+    def _kafka(cls, value: dict[str, str]) -> dict[str, str]:
+        plain = {key.removeprefix("kafka."): entry for key, entry in value.items()}
+        for key in plain:
+            if reason := _REFUSED_KAFKA.get(key):
+                raise ValueError(f"{key} cannot be set: {reason}")
+        return plain
+
+    @model_validator(mode="after")
+    def _together(self) -> "Settings":
+        own = DomainTopics(domain=self.domain).own()
+        if bool(self.topics) == bool(self.topic_pattern):
+            raise ValueError("give either topics or topic_pattern, and not both")
+        if mine := sorted(own.intersection(self.topics)):
+            raise ValueError(f"topics: {mine[0]} is the domain's own topic and cannot be an event topic")
+        if self.shards > self.stamps_partitions:
+            raise ValueError(f"shards ({self.shards}) cannot be more than stamps_partitions ({self.stamps_partitions})")
+        return self
+
+    @property
+    def own_topics(self) -> DomainTopics:
+        """Names of the domain's own topics."""
+        return DomainTopics(domain=self.domain)
+
+    @property
+    def checkpoint_is_local(self) -> bool:
+        """Whether the checkpoint is a directory of this machine, and no URI of a shared store."""
+        return "://" not in self.checkpoint_dir
+
+    def selects(self, topic: str) -> bool:
+        """Whether a Kafka topic is one of the event topics."""
+        if topic in self.own_topics.own() or topic.startswith("__"):
+            return False
+        if self.topic_pattern is None:
+            return topic in self.topics
+        return re.fullmatch(self.topic_pattern, topic) is not None
+
+
+def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Settings from a TOML file, the environment and flags, the later ones winning; a flag that is None was not given.
+
+    Raises SettingsError.
+    """
+    table = _read(config) if config else {}
+    _refuse_unknown(table, Settings.model_fields, f"in {config}")
+    _refuse_unknown(table.get("topic_settings", {}), TopicSettings.model_fields, f"in {config}, [topic_settings]")
+    _refuse_misspelt_environment()
+
+    class Loaded(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=table)
+
+    return _checked(Loaded, {key: value for key, value in (flags or {}).items() if value is not None})
+
+
+def make_settings(**values: Any) -> Settings:
+    """Settings from values alone, for programs and tests; SettingsError when they do not fit."""
+
+    class Given(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (init_settings,)
+
+    _refuse_unknown(values, Settings.model_fields, "among the values given")
+    return _checked(Given, values)
+
+
+def _checked(model: type[Settings], values: Mapping[str, Any]) -> Settings:
+    try:
+        return model(**values)
+    except ValidationError as error:
+        faults = "; ".join(_fault(fault) for fault in error.errors())
+        raise SettingsError(faults, remedy="`totalorder sequence --help` lists the settings") from None
+    except ValueError as error:  # pydantic-settings: an environment variable that should hold JSON
+        raise SettingsError(str(error), remedy="A table in the environment is written as JSON") from None
+
+
+def _fault(fault: Any) -> str:
+    name = ".".join(str(part) for part in fault["loc"])
+    if fault["type"] == "missing":
+        return f"the setting {name} is missing"
+    reason = str(fault["msg"]).removeprefix("Value error, ")
+    given = fault["input"]
+    shown = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
+    return f"{name}: {reason}{shown}" if name else reason
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"the settings file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"the settings file {path} is not TOML: {error}") from None
+
+
+def _refuse_unknown(table: object, known: Iterable[str], where: str) -> None:
+    if not isinstance(table, Mapping):
+        return  # pydantic says what is wrong with it
+    for key in table:
+        if key not in known:
+            raise SettingsError(f"unknown setting {key!r} {where}", remedy=_nearest(str(key), known))
+
+
+def _refuse_misspelt_environment() -> None:
+    """Other programs may have TOTALORDER_… variables of their own, so only what looks like a slip is refused."""
+    for name in os.environ:
+        if not name.startswith(ENV_PREFIX):
+            continue
+        key = name.removeprefix(ENV_PREFIX).lower().split("__")[0]
+        if key not in Settings.model_fields and get_close_matches(key, Settings.model_fields, 1, 0.85):
+            raise SettingsError(
+                f"unknown setting {name} in the environment", remedy=_nearest(key, Settings.model_fields)
+            )
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    close = get_close_matches(key.replace("-", "_").lower(), list(known), 1, 0.0)
+    return f"The nearest one that exists is {close[0]!r}"
+
+
+def _text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int | float) else value
