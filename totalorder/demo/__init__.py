@@ -1,0 +1,12 @@
+"""`totalorder demo`: a day's work of New York's airports, ordered, and compared with plain Kafka consumers.
+
+flights    the real events: departures and arrivals of 2013
+world      who publishes what, and who subscribes to what
+compare    pure: agreement of two delivery orders, completeness
+journal    what a process published or delivered, in a file
+crew       starts, watches and ends the processes
+worker     what those processes do
+audit      reads the stamps log as a third party
+run        the run from begin to end
+screen     what a person sees
+"""

@@ -1,0 +1,181 @@
+"""Starts the demo's processes, listens to them, and ends them: none outlives the demo, whichever way that ends."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from totalorder.errors import Error
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_TICK_S = 0.2
+_TAIL_LINES = 12
+
+
+class Member:
+    """One process of the crew. `status` holds what it last said, by name."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path, heard: threading.Condition) -> None:
+        self.name = name
+        self.status: dict[str, Any] = {}
+        self._process = process
+        self._log = log
+        self._heard = heard
+        threading.Thread(target=self._listen, name=f"listen-{name}", daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id, also that of its process group."""
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, None while it runs."""
+        return self._process.poll()
+
+    def tell(self, **message: object) -> None:
+        """Send it a message; one that has ended hears nothing."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def terminate(self) -> None:
+        """Ask it to end by SIGTERM."""
+        self._process.terminate()
+
+    def kill(self) -> None:
+        """End it and everything that it started, at once."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended within the time."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout_s)
+            return True
+        return False
+
+    def log_tail(self) -> str:
+        """The last lines of its log."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-_TAIL_LINES:])
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._heard:
+                self.status |= json.loads(line)
+                self._heard.notify_all()
+        with self._heard:
+            self._heard.notify_all()
+
+
+class Crew:
+    """The processes of one run, and the folder that they share. A context manager: at its end all are gone."""
+
+    def __init__(self) -> None:
+        self.members: list[Member] = []
+        self._heard = threading.Condition()
+
+    def __enter__(self) -> Self:
+        self.folder = Path(tempfile.mkdtemp(prefix="totalorder-demo-"))
+        self._keeper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_KEEPER), str(self.folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in self.members:
+            member.kill()
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.close()
+        self._keeper.wait()
+
+    def start(self, name: str, role: str, **spec: object) -> Member:
+        """Start a process that plays `role` of worker.py, with its own session, log file and `spec`."""
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "totalorder.demo.worker", role],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._note(f"+{process.pid}")
+        member = Member(name, process, log, self._heard)
+        self.members.append(member)
+        member.tell(**spec)
+        return member
+
+    def until(
+        self, done: Callable[[], bool], *, what: str, timeout_s: float, tick: Callable[[], None] = lambda: None
+    ) -> None:
+        """Wait until `done()`, calling `tick` about five times a second.
+
+        Error when the time is over (it names `what`), or when a process has ended that should be running.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            with self._heard:
+                if done():
+                    return
+                self._heard.wait(_TICK_S)
+            tick()
+            self.check()
+            if time.monotonic() > deadline and not done():
+                raise Error(
+                    f"{what} took longer than {timeout_s:g} s", remedy=f"The processes say:\n{self._last_words()}"
+                )
+
+    def check(self) -> None:
+        """Error when a process has ended that was not dismissed."""
+        for member in self.members:
+            if member.code is not None:
+                raise Error(
+                    f"The process {member.name!r} ended with code {member.code}",
+                    remedy=f"The end of its log:\n{member.log_tail()}",
+                )
+
+    def dismiss(self, members: Iterable[Member], *, timeout_s: float) -> None:
+        """Wait for the end of processes that have been told to end. Error for one that does not, or that failed."""
+        for member in members:
+            if not member.wait(timeout_s):
+                member.kill()
+                raise Error(
+                    f"The process {member.name!r} did not end within {timeout_s:g} s",
+                    remedy=f"The end of its log:\n{member.log_tail()}",
+                )
+            if member.code != 0:
+                self.check()
+            self.forget(member)
+
+    def forget(self, member: Member) -> None:
+        """Strike off a process that has ended."""
+        member.kill()  # of what it started something may be left
+        self.members.remove(member)
+        self._note(f"-{member.pid}")
+
+    def _note(self, line: str) -> None:
+        assert self._keeper.stdin is not None
+        self._keeper.stdin.write(line + "\n")
+        self._keeper.stdin.flush()
+
+    def _last_words(self) -> str:
+        return "\n".join(f"{member.name}: {member.status or 'nothing'}" for member in self.members)
