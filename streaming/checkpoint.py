@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Self
 
 from totalorder.errors import StateError
@@ -22,8 +22,8 @@ _LOCK_POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFacts:
-    """What the checkpoint says: `record` is None for a new one, `planned` the newest batch in Spark's write-ahead log and
-    `committed` the newest that was finished (−1: none), `next_offsets` where the next batch after it begins.
+    """What the checkpoint says: `record` is None for a new one, `planned` the newest batch in Spark's write-ahead log,
+    `committed` the newest that was finished (-1: none), `next_offsets` where the batch after that one begins.
     """
 
     record: DomainRecord | None
@@ -49,7 +49,7 @@ def _newest(store: Store, log: str) -> int:
 
 
 def _offsets(store: Store, batch: int, where: str) -> dict[Source, int]:
-    """Offsets at a batch's end, from Spark's write-ahead log: a version line, metadata, then one line for each source."""
+    """Offsets at a batch's end, from Spark's write-ahead log: a version line, metadata, one line for each source."""
     name = f"{QUERY}/offsets/{batch}"
     text = store.read(name)
     try:
@@ -82,8 +82,6 @@ class CheckpointLock:
         os.pwrite(self.fd, str(os.getpid()).encode(), 0)
 
     def _take(self, directory: Path, wait_s: float) -> None:
-        from threading import Event
-
         deadline = monotonic() + wait_s
         while not self._try():
             holder = os.pread(self.fd, 20, 0).decode(errors="replace").strip()
@@ -92,7 +90,7 @@ class CheckpointLock:
                     f"the checkpoint {directory} is in use by another sequencer (process {holder or 'unknown'})",
                     remedy="Stop that one first; two drivers on one checkpoint would contradict each other",
                 )
-            Event().wait(_LOCK_POLL_S)
+            sleep(_LOCK_POLL_S)
 
     def _try(self) -> bool:
         try:

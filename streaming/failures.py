@@ -1,4 +1,4 @@
-"""How an error that a Python worker raises reaches the driver: as one line of JSON in Spark's long message, and back."""
+"""How an error of a Python worker reaches the driver: as one line of JSON in Spark's long message, and back."""
 
 import json
 import re
@@ -13,8 +13,8 @@ _NO_BROKER = re.compile(
     r"TimeoutException|DisconnectException|[Tt]imed out|Failed to update metadata|No resolvable bootstrap urls"
 )
 _DAMAGED = re.compile(
-    r"CANNOT_LOAD_STATE_STORE|CANNOT_READ_STREAMING_STATE|STATE_STORE|MALFORMED_LOG_FILE|MISSING_LOG|Incomplete log file"
-    r"|malformed|SST|RocksDBException|CHECKSUM|[Cc]hecksum"
+    r"CANNOT_LOAD_STATE_STORE|CANNOT_READ_STREAMING_STATE|STATE_STORE|MALFORMED_LOG_FILE|MISSING_LOG"
+    r"|Incomplete log file|malformed|SST|RocksDBException|CHECKSUM|[Cc]hecksum"
 )
 
 

@@ -1,7 +1,7 @@
 """May this job run? A decision over facts: every problem at once, or what has to be made and recorded first.
 
-Each rule guards the promise: a compacted, trimmed or recreated topic would change counts in silence, and a lost checkpoint
-would start clocks at 1 over existing stamps.
+Each rule guards the promise: a compacted, trimmed or recreated topic would change counts in silence, and a lost
+checkpoint would start clocks at 1 over existing stamps.
 """
 
 from collections.abc import Iterator, Mapping
@@ -170,8 +170,8 @@ def vet_new(name: str, topic: TopicFacts, now_ms: int) -> Iterator[str]:
     for partition, offset in sorted(topic.earliest.items()):
         if offset > 0:
             yield (
-                f"topic {name} is new to the domain, and its partition {partition} begins at offset {offset}: what came "
-                "before was removed unseen; leave the topic out, or begin a new domain"
+                f"topic {name} is new to the domain, and its partition {partition} begins at offset {offset}: what "
+                "came before was removed unseen; leave the topic out, or begin a new domain"
             )
 
 
@@ -210,15 +210,15 @@ def _keeps_for_ever(name: str, topic: TopicFacts) -> Iterator[str]:
 def _first_start(settings: Settings, facts: Facts) -> Iterator[str]:
     if facts.checkpoint.planned >= 0:
         yield (
-            f"{settings.checkpoint_dir} holds a Spark checkpoint and no domain.json: it is no checkpoint of a sequencer, "
-            "or a damaged one; restore it from a copy, or name an empty directory"
+            f"{settings.checkpoint_dir} holds a Spark checkpoint and no domain.json: it is no checkpoint of a "
+            "sequencer, or a damaged one; restore it from a copy, or name an empty directory"
         )
     for name in (settings.own_topics.stamps, settings.own_topics.grants):
         topic = facts.topics.get(name)
         if topic is not None and topic.has_records:
             yield (
-                f"topic {name} has records and the checkpoint {settings.checkpoint_dir} is new: clocks would start at 1 "
-                "over existing stamps; give the domain's own checkpoint, or another domain"
+                f"topic {name} has records and the checkpoint {settings.checkpoint_dir} is new: clocks would start "
+                "at 1 over existing stamps; give the domain's own checkpoint, or another domain"
             )
 
 

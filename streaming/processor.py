@@ -64,8 +64,8 @@ class ShardPlan:
     """What the workers are told once.
 
     `config` is the engine's with shard 0; `shard_of` maps group keys to shards; `starts` are the offsets recorded when
-    the domain began. `stamped` is the newest batch number found on the stamps topic at start: the state can be one batch
-    behind it (written, and not committed), never more.
+    the domain began. `stamped` is the newest batch number found on the stamps topic at start: the state can be one
+    batch behind it (written, and not committed), never more.
     """
 
     config: EngineConfig
@@ -90,8 +90,8 @@ class ShardProcessor(StatefulProcessor):
     def handleInputRows(  # noqa: N802
         self,
         key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: Any,  # noqa: N803
+        rows: Iterator[Any],
+        timerValues: Any,  # noqa: ARG002, N803
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one shard; the rows come in any order and any number of frames."""
         try:
@@ -157,7 +157,7 @@ def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
         topic, names = _without(codes.astype(np.int64), list(found), "")
     else:
         topic, names = _without(kafka_topic, list(kafka_topics), control_topic)
-    values = rows["control"]
+    values = rows["control"].to_numpy(object)
     return Batch(
         time_ms=int(rows["time_ms"].iloc[0]),
         kafka_topics=tuple(kafka_topics),
@@ -168,12 +168,12 @@ def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
         timestamp_ms=rows["timestamp_ms"].to_numpy(np.int64),
         topic=np.where(is_control, -1, topic),
         crc=rows["crc"].to_numpy(np.int64),
-        control={int(row): bytes(values.iat[row]) for row in np.flatnonzero(is_control)},
+        control={row: bytes(values[row]) for row in np.flatnonzero(is_control).tolist()},
     )
 
 
 def _without(codes: Ints, names: list[str], dropped: str) -> tuple[Ints, list[str]]:
-    """Codes and names with one name taken out of the table; its rows get −1."""
+    """Codes and names with one name taken out of the table; its rows get -1."""
     kept = [name for name in names if name != dropped]
     place = {name: code for code, name in enumerate(kept)}
     return np.array([place.get(name, -1) for name in names], dtype=np.int64)[codes], kept

@@ -99,14 +99,14 @@ class Sequencer:
         self._watcher.start()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Waits until the job has ended; False when it has not within `timeout_s`. Raises what ended it, if anything."""
+        """Waits until the job has ended; False when it has not within `timeout_s`. Raises what made it fail."""
         ended = self._done.wait(timeout_s)
         if ended and self._failure is not None:
             raise self._failure
         return ended
 
     def stop(self) -> None:
-        """Stops after the current batch; a batch that takes too long is broken off, and runs again at the next start."""
+        """Stops after the current batch; one that takes too long is broken off, and runs again at the next start."""
         self._stopping.set()
         if self._watcher is not None:
             self._done.wait()

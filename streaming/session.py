@@ -17,6 +17,7 @@ from totalorder.java import find_java
 STOP_TIMEOUT_MS = 30_000
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+_LOGGING = files("totalorder") / "data" / "spark-log4j2.properties"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -58,7 +59,7 @@ def static_conf(settings: Settings) -> dict[str, str]:
         return conf
     conf |= {
         "spark.master": settings.master,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={files('totalorder') / 'data' / 'spark-log4j2.properties'}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
     }
     jars = [str(path) for path in jar_paths("spark")]
     if not is_local(settings.master):
@@ -100,7 +101,7 @@ def is_local(master: str) -> bool:
 
 
 def uses_bare_files(settings: Settings) -> bool:
-    """Whether checkpoints are written without forking a process for each file (docs/adr tells why this is safe here)."""
+    """Whether checkpoints are written without forking a process for each file; only behind the lock (docs/adr)."""
     if settings.fast_checkpoint_fs is not None:
         return settings.fast_checkpoint_fs
     return settings.checkpoint_is_local and is_local(settings.master) and not is_submitted()

@@ -1,6 +1,6 @@
 """The group keys of the shards: integers that Spark's hash partitioner sends to a shuffle partition of their own each.
 
-The plain numbers 0…K−1 collide (of four shuffle partitions they use two), which would leave cores idle.
+The plain numbers 0…K-1 collide (of four shuffle partitions they use two), which would leave cores idle.
 """
 
 _SEED = 42  # Spark's, for hash partitioning

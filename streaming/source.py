@@ -57,7 +57,7 @@ def read(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def project(records: DataFrame, settings: Settings) -> DataFrame:
     """The engine's columns, none of them nullable; one row per Kafka record.
 
-    `topic` is the pub/sub topic, empty where it cannot be told; with topic_by = "topic" it is `kafka_topic` and left out.
+    `topic` is the pub/sub topic, empty where it cannot be told; left out with topic_by = "topic": it is `kafka_topic`.
     """
     control = F.col("topic") == F.lit(settings.own_topics.control)
     # One byte more than the limit is enough for the engine to see that a control record is too large.

@@ -78,7 +78,7 @@ class HadoopStore:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """By a rename where the store replaces files so, and else (object stores) by the atomic write of the file itself."""
+        """Replaces the file by a rename that overwrites, where the store has one."""
         target, aside = self._path(f"{self._root}/{name}"), self._path(f"{self._root}/.{name}.tmp")
         self._write_plain(aside, text)
         # FileSystem.rename refuses to replace a file on some stores: the old one goes first, and `read` is only ever

@@ -1,6 +1,6 @@
 """The sequencer's settings: TOML file < environment (`TOTALORDER_…`) < flags, as one typed and frozen model.
 
-Every fault is a SettingsError that names the setting, the reason and the remedy; an unknown key names the nearest known one.
+Every fault is a SettingsError that names the setting, the reason and the remedy, for an unknown key the nearest one.
 """
 
 import os
@@ -53,16 +53,16 @@ class TopicSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     replication_factor: int = Field(default=-1, ge=-1, le=32_767)
-    """−1: the broker's default."""
+    """-1: the broker's default."""
     min_insync_replicas: int | None = Field(default=None, ge=1)
     stamps_retention_ms: int = Field(default=14 * DAY_MS, ge=-1)
-    """How long stamps are kept (−1: for ever). Keep it longer than the retention of every event topic."""
+    """How long stamps are kept (-1: for ever). Keep it longer than the retention of every event topic."""
 
     @field_validator("replication_factor")
     @classmethod
     def _replicas(cls, value: int) -> int:
         if value == 0:
-            raise ValueError("must be −1 (the broker's default) or at least 1")
+            raise ValueError("must be -1 (the broker's default) or at least 1")
         return value
 
 
@@ -197,34 +197,33 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     _refuse_unknown(table, Settings.model_fields, f"in {config}")
     _refuse_unknown(table.get("topic_settings", {}), TopicSettings.model_fields, f"in {config}, [topic_settings]")
     _refuse_misspelt_environment()
+    given = {key: value for key, value in (flags or {}).items() if value is not None}
+    return _checked(_reading(environment=True, table=table), given)
 
-    class Loaded(Settings):
+
+def make_settings(**values: Any) -> Settings:
+    """Settings from values alone, for programs and tests; SettingsError when they do not fit."""
+    _refuse_unknown(values, Settings.model_fields, "among the values given")
+    return _checked(_reading(environment=False, table={}), values)
+
+
+def _reading(*, environment: bool, table: Mapping[str, Any]) -> type[Settings]:
+    """The model with its sources: values given, then the environment if wanted, then a table."""
+
+    class Read(Settings):
         @classmethod
         def settings_customise_sources(
             cls,
             settings_cls: type[BaseSettings],
             init_settings: PydanticBaseSettingsSource,
             env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,
-            file_secret_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=table)
+            lowest = InitSettingsSource(settings_cls, init_kwargs=dict(table))
+            return (init_settings, env_settings, lowest) if environment else (init_settings, lowest)
 
-    return _checked(Loaded, {key: value for key, value in (flags or {}).items() if value is not None})
-
-
-def make_settings(**values: Any) -> Settings:
-    """Settings from values alone, for programs and tests; SettingsError when they do not fit."""
-
-    class Given(Settings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource, **_: Any
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return (init_settings,)
-
-    _refuse_unknown(values, Settings.model_fields, "among the values given")
-    return _checked(Given, values)
+    return Read
 
 
 def _checked(model: type[Settings], values: Mapping[str, Any]) -> Settings:

@@ -1,0 +1,46 @@
+"""The job as a process of its own: logging, signals, exit."""
+
+import logging
+import signal
+import sys
+from types import FrameType
+
+import structlog
+
+from totalorder.config import Settings
+from totalorder.streaming.runner import Sequencer
+
+_WAIT_S = 0.5
+
+
+def run_until_signal(settings: Settings) -> None:
+    """Runs the job until SIGTERM or SIGINT, which end it in good order, or until it fails (raises totalorder.Error)."""
+    configure_logging(settings.log_format)
+    sequencer = Sequencer(settings)
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        structlog.get_logger().info("stopping", signal=signal.Signals(number).name)
+        sequencer.request_stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    sequencer.start()
+    while not sequencer.wait(_WAIT_S):
+        pass
+
+
+def configure_logging(log_format: str) -> None:
+    """Log lines to stderr: for people, or as JSON for programs."""
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    if log_format == "json":
+        shared.append(structlog.processors.JSONRenderer())
+    else:
+        shared.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), sort_keys=False))
+    structlog.configure(
+        processors=shared,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )

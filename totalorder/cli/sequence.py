@@ -1,0 +1,97 @@
+"""`totalorder sequence`: the sequencer job in the foreground."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from totalorder.cli.options import kafka_settings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("sequence", help="Run the sequencer job until Ctrl-C or SIGTERM; any stop is safe.")(run)
+
+
+def run(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Settings as TOML; environment and flags override it.")
+    ] = None,
+    domain: Annotated[str | None, typer.Option("--domain", "-d", help="The universe of order.")] = None,
+    bootstrap_servers: Annotated[
+        str | None,
+        typer.Option("--bootstrap-servers", "-b", metavar="HOST:PORT,…", help="Kafka brokers to begin with."),
+    ] = None,
+    topics: Annotated[str | None, typer.Option("--topics", metavar="NAME,…", help="Event topics.")] = None,
+    topic_pattern: Annotated[
+        str | None, typer.Option("--topic-pattern", help="Or: what the whole name of an event topic matches.")
+    ] = None,
+    topic_by: Annotated[
+        str | None, typer.Option("--topic-by", help='What names the pub/sub topic: "topic", "key" or "header:NAME".')
+    ] = None,
+    checkpoint_dir: Annotated[
+        str | None, typer.Option("--checkpoint-dir", help="Where the job's state lives: a directory, or a URI.")
+    ] = None,
+    min_subscriptions: Annotated[
+        int | None, typer.Option("--min-subscriptions", "-m", help="Subscriptions that make a group: 1 or 2.")
+    ] = None,
+    shards: Annotated[int | None, typer.Option("--shards", help="Parallel groups of the engine.")] = None,
+    stamps_partitions: Annotated[int | None, typer.Option("--stamps-partitions", help="Fixed for life.")] = None,
+    keyframe_every: Annotated[
+        int | None, typer.Option("--keyframe-every", help="Each such event of a topic carries all its entries.")
+    ] = None,
+    trigger_ms: Annotated[
+        int | None, typer.Option("--trigger-ms", help="Interval of batches; 0: as soon as there is something.")
+    ] = None,
+    starting_offsets: Annotated[
+        str | None, typer.Option("--starting-offsets", help='Where a new domain begins: "earliest" or "latest".')
+    ] = None,
+    unroutable: Annotated[
+        str | None, typer.Option("--unroutable", help='Events that name no pub/sub topic: "skip" or "fail".')
+    ] = None,
+    max_events_per_batch: Annotated[int | None, typer.Option("--max-events-per-batch")] = None,
+    topic_poll_s: Annotated[float | None, typer.Option("--topic-poll-s", help="How often to look at topics.")] = None,
+    broker_timeout_s: Annotated[float | None, typer.Option("--broker-timeout-s")] = None,
+    fast_checkpoint_fs: Annotated[
+        bool | None,
+        typer.Option(
+            "--fast-checkpoint-fs/--plain-checkpoint-fs", help="Checkpoints without a forked process for each file."
+        ),
+    ] = None,
+    master: Annotated[str | None, typer.Option("--master", help="Spark master, where spark-submit gives none.")] = None,
+    log_format: Annotated[str | None, typer.Option("--log-format", help='"console" or "json".')] = None,
+    replication_factor: Annotated[int | None, typer.Option("--replication-factor", help="Of the own topics.")] = None,
+    kafka: Annotated[
+        list[str] | None, typer.Option("--kafka", metavar="KEY=VALUE", help="A Kafka client setting. Repeatable.")
+    ] = None,
+    spark: Annotated[
+        list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A Spark setting. Repeatable.")
+    ] = None,
+) -> None:
+    """Put the flags over file and environment, and run."""
+    given: dict[str, Any] = {key: value for key, value in locals().items() if key != "config" and value is not None}
+    if "replication_factor" in given:
+        given["topic_settings"] = {"replication_factor": given.pop("replication_factor")}
+    for table in ("kafka", "spark"):
+        if table in given:
+            given[table] = kafka_settings(given[table]) if table == "kafka" else _pairs(given[table])
+    from totalorder.config import load_settings
+
+    settings = load_settings(config, given)
+    from totalorder.streaming.service import run_until_signal
+
+    run_until_signal(settings)
+
+
+def _pairs(values: list[str]) -> dict[str, str]:
+    from totalorder.errors import SettingsError
+
+    table = {}
+    for value in values:
+        key, sign, setting = value.partition("=")
+        if not sign or not key.strip():
+            raise SettingsError(
+                f"--spark {value!r} is not KEY=VALUE", remedy="Write it like --spark spark.ui.enabled=true"
+            )
+        table[key.strip()] = setting.strip()
+    return table
