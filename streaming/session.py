@@ -1,11 +1,15 @@
 """The Spark session of the job, and the Java process that it runs in."""
 
 import os
+import re
+import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
+import structlog
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -15,6 +19,12 @@ from totalorder.jars import jar_paths
 from totalorder.java import find_java
 
 STOP_TIMEOUT_MS = 30_000
+_NOISE = re.compile(
+    r"^(WARNING: Using incubator modules|Setting default log level|To adjust logging level|Using Spark's default)"
+    r"|Streaming TransformWithStateInPandas Python worker"
+    # A query that is stopped interrupts the threads that serve its state to Python.
+    r'|^Exception in thread "state|^\s+at |^\s*\.\.\. \d+ more'
+)
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 _LOGGING = files("totalorder") / "data" / "spark-log4j2.properties"
@@ -40,8 +50,18 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
     if inherited_fd is not None:
         os.set_inheritable(inherited_fd, True)
         fds = (inherited_fd,)
-    gateway = launch_gateway(conf, popen_kwargs={"start_new_session": True, "pass_fds": fds})
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    gateway: Any = launch_gateway(conf, popen_kwargs={"start_new_session": True, "pass_fds": fds, **output})  # type: ignore[no-untyped-call]
+    threading.Thread(target=_relay, args=(gateway.proc.stdout,), name="totalorder-spark-log", daemon=True).start()
     return SparkSession(SparkContext(conf=conf, gateway=gateway))
+
+
+def _relay(lines: Iterable[str]) -> None:
+    """Logs what Java and its Python workers print, without what they always print."""
+    log = structlog.get_logger()
+    for line in lines:
+        if line.strip() and not _NOISE.search(line):
+            log.warning("spark", line=line.rstrip())
 
 
 def static_conf(settings: Settings) -> dict[str, str]:
