@@ -5,7 +5,8 @@ stops the program (SIGTERM, after GRACE_S seconds SIGKILL), `k` kills it, and th
 however it died) kills it too. The pipe alone is not enough: a forked child of the owner may hold a copy, so the
 parent's pid is watched as well. On Linux the program also dies with this process, should this be the one that is
 killed. REMOVE, if not empty, is a folder to delete when the owner is gone. The program's output is appended to LOG;
-its pid, and at its end its exit code, are the two lines on standard output. Standard library only."""
+its pid, and at its end its exit code, are the two lines on standard output. Standard library only.
+"""
 
 import contextlib
 import ctypes

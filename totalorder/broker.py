@@ -185,6 +185,15 @@ class LocalBroker:
         self.stop()
         self._discard()
 
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the broker ends by itself, at most `timeout_s` seconds; whether it has."""
+        if self._guard is not None:
+            try:
+                self._guard.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                return False
+        return True
+
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
         """The last lines of the broker's log."""
         try:
@@ -338,7 +347,7 @@ def _locked(data_dir: Path) -> Iterator[int]:
 def _check_free(port: int) -> None:
     if not 0 < port < 1 << 16:
         raise SettingsError(f"{port} is not a port number", remedy="Give one from 1 to 65535, or none for a free one.")
-    if not _is_free(port):
+    if not is_port_free(port):
         raise EnvironmentProblem(
             f"Port {port} on {HOST} is in use", remedy="Give another one, or none: then a free one is picked."
         )
@@ -347,12 +356,13 @@ def _check_free(port: int) -> None:
 def _free_port(*, besides: int | None = None) -> int:
     for _ in range(_PORT_TRIES):
         port = random.choice(_FREE_PORTS)
-        if port != besides and _is_free(port):
+        if port != besides and is_port_free(port):
             return port
     raise EnvironmentProblem(f"No free port found in {_FREE_PORTS}", remedy="Give one.")
 
 
-def _is_free(port: int) -> bool:
+def is_port_free(port: int) -> bool:
+    """Whether a server could listen on this port of this machine now."""
     with socket.socket() as probe:
         probe.setsockopt(
             socket.SOL_SOCKET, socket.SO_REUSEADDR, 1

@@ -216,10 +216,17 @@ def kafka_errors(bootstrap_servers: str) -> Iterator[None]:
             remedy="Check that it runs and can be reached.",
         ) from error
     except BrokerResponseError as error:
-        said = error.description or type(error).__name__
-        raise Error(f"The Kafka broker at {bootstrap_servers} refused: {said} ({error})") from error
+        raise Error(f"The Kafka broker at {bootstrap_servers} refused: {_said_by_broker(error)}") from error
     except KafkaError as error:
         raise Error(f"The Kafka client for {bootstrap_servers} failed: {type(error).__name__}: {error}") from error
+
+
+def _said_by_broker(error: BrokerResponseError) -> str:
+    """The broker's own words out of kafka-python's exception, which may quote a whole request and its answer."""
+    text = str(error.args[0]) if error.args else ""
+    words = re.search(r"error_message=(['\"])(.+?)\1[,)]", text)
+    said = words[2] if words else "" if text.startswith("Request ") else text
+    return f"{type(error).__name__}: {said or error.description}"
 
 
 def server_list(bootstrap_servers: str) -> list[str]:
