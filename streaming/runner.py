@@ -1,6 +1,6 @@
 """Runs the job: lock, preflight, session, query, and the watch over topics while it runs."""
 
-import re
+import contextlib
 import threading
 import time
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -36,11 +36,11 @@ from totalorder.streaming.topics import Topics, newest_stamped
 READY = "sequencer ready"
 """Event of the log line that says that the first batch may come."""
 _ALIVE_POLL_S = 0.1
+_READY_POLL_S = 0.02
 _BATCH_GRACE_S = 20.0
 _READY_TIMEOUT_S = 120.0
 _FORMER_DRIVER_S = 60.0
 """How long the Java of a driver that was killed may take to be gone."""
-_STARTING = re.compile("Initializing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +92,8 @@ class Sequencer:
         except BaseException as error:
             self._release()
             self._done.set()
-            if isinstance(error, PySparkException | Py4JError):
-                raise error_from(str(error)) from error
+            if isinstance(error, Exception):
+                raise _explained(error) from error
             raise
         self._watcher = threading.Thread(target=self._watch, name="totalorder-watch", daemon=True)
         self._watcher.start()
@@ -203,13 +203,18 @@ class Sequencer:
         )
 
     def _await_ready(self) -> None:
+        """Waits for the end of the first trigger (of a new domain: an empty batch, which also warms Spark up)."""
         assert self._query is not None
         deadline = time.monotonic() + _READY_TIMEOUT_S
-        while _STARTING.search(self._query.status["message"]) and not self._stopping.wait(0.02):
+        while self._query.isActive and not self._has_run(self._query) and not self._stopping.wait(_READY_POLL_S):
             if time.monotonic() > deadline:
-                raise Error(f"Spark did not begin within {_READY_TIMEOUT_S:g} s", remedy="Look at its log")
+                self._log.warning("the first batch takes long", waited_s=_READY_TIMEOUT_S)
+                break
         self._raise_if_ended(self._query)
         self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
+
+    def _has_run(self, query: StreamingQuery) -> bool:
+        return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
 
     # --- while it runs ------------------------------------------------------------------------------------------------
 
@@ -224,13 +229,13 @@ class Sequencer:
                     look_at = time.monotonic() + self.settings.topic_poll_s
         except Error as error:
             self._fail(error)
-        except (PySparkException, Py4JError) as error:
-            self._fail(error_from(str(error)))
         except Exception as error:
-            self._fail(Error(f"the watch over the job failed: {type(error).__name__}: {error}"))
+            self._fail(_explained(error))
         finally:
-            self._release()
-            self._done.set()
+            try:
+                self._release()
+            finally:
+                self._done.set()
 
     def _raise_if_ended(self, query: StreamingQuery) -> None:
         if query.isActive or self._stopping.is_set():
@@ -331,8 +336,10 @@ class Sequencer:
             try:
                 step()
             except Exception as error:
-                self._log.warning("while stopping", step=step.__name__.strip("_"), error=str(error).splitlines()[:1])
-        self._log.info("sequencer stopped", batches=self.processed.batches, g=self.processed.g)
+                with contextlib.suppress(OSError):
+                    self._log.warning("while stopping", step=step.__name__.strip("_"), error=str(error)[:200])
+        with contextlib.suppress(OSError):  # the pipe for the log may be gone with spark-submit's Java
+            self._log.info("sequencer stopped", batches=self.processed.batches, g=self.processed.g)
 
     def _stop_listening(self) -> None:
         if self._listener is not None and self._spark is not None:
@@ -350,6 +357,19 @@ class Sequencer:
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
+
+
+def _explained(error: Exception) -> Error:
+    """What went wrong, in totalorder's terms."""
+    if isinstance(error, Error):
+        return error
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return Error(
+            "Spark's Java process has ended", remedy="Look at its log and at its memory; starting again is safe"
+        )
+    if isinstance(error, PySparkException | Py4JError):
+        return error_from(str(error))
+    return Error(f"the sequencer failed: {type(error).__name__}: {error}")
 
 
 class _Listener(StreamingQueryListener):

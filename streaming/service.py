@@ -31,6 +31,7 @@ def run_until_signal(settings: Settings) -> None:
 
 def configure_logging(log_format: str) -> None:
     """Log lines to stderr: for people, or as JSON for programs."""
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j would print traces for what is reported in one line
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -27,6 +27,7 @@ _NOISE = re.compile(
 )
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+_KAFKA_SOURCE = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 _LOGGING = files("totalorder") / "data" / "spark-log4j2.properties"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -44,6 +45,7 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
     for key, value in {**static_conf(settings), **settings.spark}.items():
         conf.set(key, value)
     if submitted:
+        _add_jars(conf)
         return SparkSession.builder.config(conf=conf).getOrCreate()
     os.environ["JAVA_HOME"] = str(find_java().path)
     fds: tuple[int, ...] = ()
@@ -51,9 +53,22 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
         os.set_inheritable(inherited_fd, True)
         fds = (inherited_fd,)
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    gateway: Any = launch_gateway(conf, popen_kwargs={"start_new_session": True, "pass_fds": fds, **output})  # type: ignore[no-untyped-call]
+    process = {"start_new_session": True, "pass_fds": fds, **output}
+    gateway: Any = launch_gateway(conf, popen_kwargs=process)  # type: ignore[no-untyped-call]
     threading.Thread(target=_relay, args=(gateway.proc.stdout,), name="totalorder-spark-log", daemon=True).start()
     return SparkSession(SparkContext(conf=conf, gateway=gateway))
+
+
+def _add_jars(conf: SparkConf) -> None:
+    """Gives spark-submit's Java the Kafka source where its command line did not; executors get it through spark.jars."""
+    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    jvm, loader = gateway.jvm, gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    SparkContext._ensure_initialized(gateway=gateway)
+    if loader.getResource(_KAFKA_SOURCE) is None and hasattr(loader, "addURL"):
+        paths = jar_paths("spark")
+        for path in paths:
+            loader.addURL(jvm.java.io.File(str(path)).toURI().toURL())
+        conf.set("spark.jars", ",".join(str(path) for path in paths))
 
 
 def _relay(lines: Iterable[str]) -> None:
