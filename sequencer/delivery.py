@@ -1,0 +1,772 @@
+"""The subscriber's side of the protocol: which event may be handed to the application next.
+
+A pure machine. Its inputs are the answers on grants, the batches of stamps of each stamps partition, and the events
+of each event partition, each in the order of its log; the logs may come in any interleaving. Its outputs are effects.
+
+How it works. A subscription is a chain of sets in force, changed at positions of π (`Switch`). A batch of stamps waits
+until all answers on grants through its end are known (`control_g`), so that the set in force at each of its rows is
+known; then its rows go to one queue per topic. Events wait in one queue per event partition. An event is deliverable
+when
+
+- its stamp is the next of its topic: sub_LC[T] == n - 1;
+- every entry of another topic X of the set is met: sub_LC[X] >= entry. Never `==`: a clock may be past an entry;
+- it lies before the next switch;
+- it is the first of its event partition that is still owed.
+
+The last rule costs nothing with one order (within a partition π follows offsets) and makes one offset per
+partition enough to resume from. The π-least event that is owed satisfies all of them: nothing waits for ever.
+Where entries cannot be trusted (`Switch.exact` is false) events are put in order by frontiers: the least g goes next,
+once every stamps partition is complete through it.
+
+Why limits on what is buffered cannot block: let e be the π-least event owed. All events before e in its event
+partition are delivered or discarded, so e is the first in its queue; or it is the next to be read, and then the queue
+is empty and the partition not paused. In e's stamps partition the rows of earlier batches have a smaller g and are all
+delivered; so e's row is there, or the partition has no waiting row and is not paused.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from totalorder.errors import Contradiction, EventsLost, Fenced, LimitExceeded
+from totalorder.sequencer.chain import BatchMark, StampsPartition
+from totalorder.sequencer.control import Answer, Ended, Grant
+from totalorder.sequencer.delivery_effects import (
+    Deliver,
+    Effect,
+    Finished,
+    Granted,
+    PauseEvents,
+    PauseStamps,
+    ReadEvents,
+    ReadStamps,
+    ResumeEvents,
+    ResumeStamps,
+    StopEvents,
+    StopStamps,
+    Switched,
+)
+from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.position import Position
+from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.switches import Switch, switch_of
+
+Ints = npt.NDArray[np.int64]
+MAX_UNACKNOWLEDGED = 1_000_000
+"""More than this delivered and not acknowledged means that the application forgot to acknowledge."""
+
+
+class _Row(NamedTuple):
+    """A stamp that is owed. `gates` are its entries for topics of the set in force at `g`."""
+
+    topic: int
+    n: int
+    g: int
+    source: Source
+    offset: int
+    crc: int
+    gates: tuple[tuple[int, int], ...]
+    partition: StampsPartition
+    mark: BatchMark
+
+
+class _Held(NamedTuple):
+    """An event that waits for its turn."""
+
+    offset: int
+    topic: int
+    crc: int
+    handle: object
+
+
+@dataclass(eq=False)
+class _EventPartition:
+    """One event partition. Nothing that is owed lies below `delivered_to`."""
+
+    read_from: int
+    received_to: int
+    delivered_to: int = 0
+    ready_batch: int = 0
+    """0, or the batch through which all stamps must be known before the first offset to read is certain."""
+    paused: bool = False
+    queue: deque[_Held] = field(default_factory=deque)
+
+
+@dataclass
+class _Acknowledged:
+    """The set in force, clocks and offsets as far as the application has acknowledged."""
+
+    generation: int
+    switched_g: int
+    g: int
+    topics: Mapping[int, str]
+    clock: dict[int, int]
+    sources: dict[Source, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffered:
+    """What a machine holds at the moment."""
+
+    events: int
+    stamps: int
+    unacknowledged: int
+    repeated_batches: int
+
+
+class Delivery:
+    """The machine of one process of a subscriber id. After an error it must not be used any more.
+
+    `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
+    first grant of its own. `redelivers`: a former process may have delivered what comes before that grant.
+    `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
+    partition is paused.
+    """
+
+    def __init__(
+        self,
+        *,
+        id: str,  # noqa: A002
+        nonce: str,
+        domain: str,
+        position: Position | None = None,
+        redelivers: bool = False,
+        max_buffered: int = 1_000,
+        max_waiting: int = 50_000,
+    ) -> None:
+        self._id, self._nonce, self._domain = id, nonce, domain
+        self._redelivers, self._redelivered_through = redelivers, 0
+        self._max_buffered, self._max_waiting = max_buffered, max_waiting
+        self._effects: list[Effect] = []
+        self._live = self._over = False
+        self._answers_g = 0
+        self._generation = 0
+        self._chain_g = 0
+        self._stamps_partitions = self._min_subscriptions = 1
+        self._topic_by = "topic"
+        self._g = 0
+        self._topics: Mapping[int, str] = {}
+        self._clock: dict[int, int] = {}
+        self._switches: deque[Switch] = deque()
+        self._names: dict[int, str] = {}
+        self._ids: dict[str, int] = {}
+        self._wanted: Ints = np.zeros(0, dtype=np.int64)
+        self._expected: dict[int, int] = {}
+        self._joins: dict[int, deque[tuple[int, int]]] = {}
+        self._parts: dict[int, StampsPartition] = {}
+        self._sources: dict[Source, _EventPartition] = {}
+        self._unready: set[Source] = set()
+        self._rows: dict[tuple[Source, int], _Row] = {}
+        self._waiting: dict[int, deque[_Row]] = {}
+        self._todo: set[int] = set()
+        self._blocked: dict[int, set[int]] = {}
+        self._by_g: list[tuple[int, int]] = []
+        self._lagging = -1
+        self._sequence = 0
+        self._acked_sequence = 0
+        self._unacked: deque[_Row | Switch] = deque()
+        self._acked = _Acknowledged(0, 0, 0, {}, {}, {})
+        if position is not None:
+            self._begin(position)
+
+    # --- inputs -------------------------------------------------------------------------------------------------------
+
+    def start(self) -> list[Effect]:
+        """What must be read from the position that the machine was made with; nothing without one."""
+        return self._flush()
+
+    def answer(self, answer: Answer) -> list[Effect]:
+        """The next record of grants. Fenced when another process has taken the id over."""
+        self._answers_g = max(self._answers_g, answer.g)
+        if not self._over and isinstance(answer, Grant | Ended) and answer.id == self._id:
+            self._take_link(answer)
+        self._advance()
+        return self._flush()
+
+    def stamped(self, batch: StampedBatch, *, offset: int, next_offset: int) -> list[Effect]:
+        """The next complete batch of its stamps partition; its parts lie in the log from `offset` to `next_offset`."""
+        part = self._parts.get(batch.partition)
+        if self._over or part is None or not part.reading:
+            return []
+        self._check_domain(batch)
+        if part.admit(batch, offset=offset, next_offset=next_offset):
+            self._advance()
+            self._regulate(part)
+        return self._flush()
+
+    def event(self, *, source: Source, offset: int, topic: str | None, crc: int, handle: object = None) -> list[Effect]:
+        """The next record of an event partition; `topic` is None when its pub/sub topic cannot be told."""
+        state = self._sources.get(source)
+        if self._over or state is None or offset < state.received_to:
+            return []
+        state.received_to = offset + 1
+        wanted = self._ids.get(topic) if topic is not None else None
+        if wanted is not None and self._is_owed(wanted, source, offset, state):
+            state.queue.append(_Held(offset, wanted, crc, handle))
+            if len(state.queue) >= self._max_buffered and not state.paused:
+                state.paused = True
+                self._effects.append(PauseEvents(source=source))
+            if len(state.queue) == 1:
+                self._new_head(source, state)
+        elif (source, offset) in self._rows:
+            self._check_topic(self._rows[source, offset], topic)
+        self._advance()
+        return self._flush()
+
+    def acknowledge(self, sequence: int) -> None:
+        """Everything through delivery number `sequence` is done with."""
+        while self._acked_sequence < min(sequence, self._sequence):
+            item = self._unacked.popleft()
+            if isinstance(item, _Row):
+                self._acked_sequence += 1
+                self._acked.clock[item.topic] = item.n
+                self._acked.sources[item.source] = item.offset + 1
+                self._acked.g = max(self._acked.g, item.g)
+                item.mark.outstanding -= 1
+            else:
+                self._acknowledge_switch(item)
+        self._acknowledge_switches()
+
+    def drop(self) -> None:
+        """Delivers nothing more."""
+        self._over = True
+
+    # --- what can be asked --------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The set in force, sorted."""
+        return tuple(sorted(self._topics.values()))
+
+    @property
+    def g(self) -> int:
+        """The last position of π that was passed: by an event delivered, or a switch."""
+        return self._g
+
+    @property
+    def acknowledged_g(self) -> int:
+        """Like `g`, of what is acknowledged."""
+        return self._acked.g
+
+    @property
+    def topic_by(self) -> str:
+        """What names an event's pub/sub topic, as the grants say."""
+        return self._topic_by
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether everything that was delivered is acknowledged."""
+        return self._acked_sequence == self._sequence
+
+    def buffered(self) -> Buffered:
+        """Counts of what is held."""
+        return Buffered(
+            events=sum(len(state.queue) for state in self._sources.values()),
+            stamps=len(self._rows) + sum(part.held_rows for part in self._parts.values()),
+            unacknowledged=self._sequence - self._acked_sequence,
+            repeated_batches=sum(part.repeated for part in self._parts.values()),
+        )
+
+    def position(self) -> Position:
+        """The position as acknowledged."""
+        acked = self._acked
+        switches = [item for item in self._unacked if isinstance(item, Switch)] + list(self._switches)
+        needed = self._partitions_of(acked.topics, *(switch.topics for switch in switches))
+        return Position(
+            generation=acked.generation,
+            switched_g=acked.switched_g,
+            g=acked.g,
+            topics=dict(acked.topics),
+            clock=dict(acked.clock),
+            pending=tuple(switch.answer for switch in switches),
+            sources=self._resume_offsets(),
+            stamps={number: self._parts[number].resume_mark() for number in needed},
+            stamps_partitions=self._stamps_partitions,
+            min_subscriptions=self._min_subscriptions,
+            topic_by=self._topic_by,
+        )
+
+    def _resume_offsets(self) -> dict[Source, int]:
+        """Per event partition: the oldest record that is not acknowledged, or else how far all stamps are known.
+
+        The second keeps the offset of a partition that has no event for us from falling out of retention.
+        """
+        least: dict[Source, int] = {}
+        for row in [item for item in self._unacked if isinstance(item, _Row)] + list(self._rows.values()):
+            least[row.source] = min(least.get(row.source, row.offset), row.offset)
+        reading = [part for part in self._parts.values() if part.reading]
+        offsets = {}
+        for source, acked_to in self._acked.sources.items():
+            known = min((part.frontier.get(source, 0) for part in reading), default=0)
+            offsets[source] = max(acked_to, min(known, least.get(source, known)))
+        return offsets
+
+    # --- the chain of sets --------------------------------------------------------------------------------------------
+
+    def _begin(self, position: Position) -> None:
+        self._stamps_partitions = position.stamps_partitions
+        self._min_subscriptions, self._topic_by = position.min_subscriptions, position.topic_by
+        self._generation, self._chain_g = position.generation, position.switched_g
+        self._g, self._topics, self._clock = position.g, dict(position.topics), dict(position.clock)
+        self._expected = {topic: n + 1 for topic, n in self._clock.items()}
+        self._acked = _Acknowledged(
+            position.generation,
+            position.switched_g,
+            position.g,
+            self._topics,
+            dict(self._clock),
+            dict(position.sources),
+        )
+        self._name(self._topics)
+        for number, mark in position.stamps.items():
+            self._parts[number] = StampsPartition.begin(self._domain, number, mark)
+            self._effects.append(ReadStamps(partition=number, offset=mark.offset))
+        for source, offset in position.sources.items():
+            self._read(source, offset).delivered_to = offset
+        for link in position.pending:
+            self._link(link)
+
+    def _take_link(self, answer: Grant | Ended) -> None:
+        own = answer.nonce == self._nonce
+        if answer.g <= self._chain_g:
+            return  # a repetition, or history from before the position
+        if self._live and not own and isinstance(answer, Grant):
+            raise Fenced(
+                f"another process took over subscriber id {self._id!r} with generation {answer.generation}, at g "
+                f"{answer.g}; this one, of generation {self._generation}, has stopped",
+                remedy="Give each process an id of its own, or run one process per id",
+            )
+        if self._generation:
+            self._link(answer)
+        elif own and isinstance(answer, Grant):
+            self._begin(Position.at(answer))
+        if own and isinstance(answer, Grant):
+            if not self._live and self._redelivers:
+                self._redelivered_through = answer.g
+            self._live = True
+            self._effects.append(Granted(generation=answer.generation, g=answer.g, lease_s=answer.lease_s))
+
+    def _link(self, answer: Grant | Ended) -> None:
+        """Appends a change to the chain and begins to read what it adds."""
+        if self._switches and self._switches[-1].lapse and not self._live:
+            # The lease ran out while nobody held the id. That loses nothing: the old set goes on until the new grant.
+            self._switches.pop()
+        former = self._switches[-1].topics if self._switches else self._topics
+        switch = switch_of(answer, generation=self._generation, topics=former)
+        self._generation, self._chain_g = answer.generation, answer.g
+        self._switches.append(switch)
+        self._name(switch.topics)
+        joined = switch.topics.keys() - former.keys()
+        for topic in joined:
+            self._joins.setdefault(topic, deque()).append((switch.g, switch.clock[topic]))
+        for number in sorted(self._partitions_of(switch.topics)):
+            self._read_stamps(number, switch.stamps_ends.get(number, 0))
+        if isinstance(answer, Grant):
+            self._read_joined(switch, joined)
+        if not switch.exact and len(self._switches) == 1:
+            self._enter_frontier_order()
+
+    def _read_stamps(self, number: int, offset: int) -> None:
+        part = self._parts.get(number)
+        if part is None:
+            self._parts[number] = StampsPartition(domain=self._domain, partition=number, next_offset=offset)
+        elif part.reading:
+            return
+        else:
+            part.read_again(offset)
+        self._effects.append(ReadStamps(partition=number, offset=offset))
+
+    def _read_joined(self, switch: Switch, joined: set[int]) -> None:
+        """Begins to read the event partitions of topics that join, from the exact cut at the switch."""
+        names = {switch.topics[topic] for topic in joined}
+        for source, offset in switch.next_offsets.items():
+            if self._topic_by == "topic" and source[0] not in names:
+                continue
+            state = self._sources.get(source)
+            if state is None:
+                self._read(source, offset)
+            elif self._topic_by != "topic" and joined and offset < state.received_to:
+                # Events of the new topics were let pass when they were read.
+                self._read(source, min([offset, *(held.offset for held in state.queue)]))
+
+    def _switch_due(self) -> bool:
+        if not self._switches:
+            return False
+        switch = self._switches[0]
+        if not switch.exact:
+            owed = bool(self._by_g) and self._by_g[0][0] <= switch.g
+            return not owed and self._complete_g() >= switch.g
+        if self._lagging in self._topics and self._clock[self._lagging] < switch.clock[self._lagging]:
+            return False
+        for topic, name in self._topics.items():
+            if self._clock[topic] > switch.clock[topic]:
+                raise self._contradicts(f"event {self._clock[topic]} of {name!r} was stamped before {switch.g}")
+            if self._clock[topic] < switch.clock[topic]:
+                self._lagging = topic
+                return False
+        return True
+
+    def _switch(self) -> None:
+        """The old set is delivered through the position of the change: the new one takes its place."""
+        switch = self._switches.popleft()
+        for topic in self._topics.keys() & switch.topics.keys():
+            if self._clock[topic] != switch.clock[topic]:
+                raise self._contradicts(f"{self._topics[topic]!r} has {self._clock[topic]} events at {switch.g}")
+        self._g = max(self._g, switch.g)
+        self._topics, self._clock = switch.topics, {topic: switch.clock[topic] for topic in switch.topics}
+        self._blocked, self._lagging, self._by_g = {}, -1, []
+        self._unacked.append(switch)
+        self._acknowledge_switches()
+        self._forget_dropped()
+        for source, state in self._sources.items():
+            state.delivered_to = max(state.delivered_to, switch.next_offsets.get(source, 0))
+            kept = [held for held in state.queue if self._is_owed(held.topic, source, held.offset, state)]
+            state.queue = deque(kept)
+            self._new_head(source, state)
+            self._resume(source, state)
+        self._todo = set(self._topics)
+        if switch.lapse or (not switch.topics and not self._switches):
+            self._over = True
+            reason = switch.answer.reason if isinstance(switch.answer, Ended) else ""
+            self._effects.append(Finished(g=switch.g, reason=reason))
+        else:
+            self._effects.append(Switched(g=switch.g, topics=self.topics))
+        if self._switches and not self._switches[0].exact:
+            self._enter_frontier_order()
+
+    def _forget_dropped(self) -> None:
+        """Stops reading what neither the set in force nor a pending one needs."""
+        wanted = {topic: name for switch in self._switches for topic, name in switch.topics.items()} | {**self._topics}
+        self._names, self._ids = {}, {}
+        self._name(wanted)
+        self._expected = {topic: n for topic, n in self._expected.items() if topic in wanted}
+        for number in self._parts.keys() - self._partitions_of(wanted):
+            part = self._parts[number]
+            if part.reading:
+                part.stop()
+                self._effects.append(StopStamps(partition=number))
+        if self._topic_by == "topic":
+            for source in [source for source in self._sources if source[0] not in self._ids]:
+                del self._sources[source]
+                self._unready.discard(source)
+                self._effects.append(StopEvents(source=source))
+
+    def _acknowledge_switches(self) -> None:
+        while self._unacked and isinstance(self._unacked[0], Switch):
+            self._acknowledge_switch(self._unacked.popleft())  # type: ignore[arg-type]
+
+    def _acknowledge_switch(self, switch: Switch) -> None:
+        acked = self._acked
+        acked.generation, acked.switched_g = switch.answer.generation, switch.g
+        acked.g = max(acked.g, switch.g)
+        acked.topics, acked.clock = switch.topics, {topic: switch.clock[topic] for topic in switch.topics}
+        for source, offset in switch.next_offsets.items():
+            acked.sources[source] = max(acked.sources.get(source, 0), offset)
+        if self._topic_by == "topic":
+            pending = [item for item in self._unacked if isinstance(item, Switch)] + list(self._switches)
+            names = {name for topics in (acked.topics, *(s.topics for s in pending)) for name in topics.values()}
+            acked.sources = {source: offset for source, offset in acked.sources.items() if source[0] in names}
+
+    def _name(self, topics: Mapping[int, str]) -> None:
+        self._names.update(topics)
+        self._ids = {name: topic for topic, name in self._names.items()}
+        self._wanted = np.array(sorted(self._names), dtype=np.int64)
+
+    def _partitions_of(self, *sets: Mapping[int, str]) -> set[int]:
+        return {stamps_partition(name, self._stamps_partitions) for topics in sets for name in topics.values()}
+
+    def _set_at(self, g: int) -> Mapping[int, str]:
+        """The set in force at a position that is not behind the set in force now."""
+        in_force = self._topics
+        for switch in self._switches:
+            if g <= switch.g:
+                break
+            in_force = switch.topics
+        return in_force
+
+    # --- stamps -------------------------------------------------------------------------------------------------------
+
+    def _release(self) -> None:
+        """Takes the rows of every batch up to whose end all answers are known."""
+        for part in self._parts.values():
+            moved = False
+            while released := part.release(self._answers_g):
+                batch, mark = released
+                for row in np.flatnonzero(np.isin(batch.rows.topic, self._wanted)).tolist():
+                    self._take_row(part, batch, mark, row)
+                part.complete(batch)
+                moved = True
+            if moved:
+                self._regulate(part)
+                self._frontier_moved()
+
+    def _take_row(self, part: StampsPartition, batch: StampedBatch, mark: BatchMark, at: int) -> None:
+        rows = batch.rows
+        topic, n, g = int(rows.topic[at]), int(rows.n[at]), int(rows.g[at])
+        in_force = self._set_at(g)
+        if topic not in in_force or not self._is_next(topic, n, g):
+            return
+        source, offset = batch.sources[int(rows.source[at])], int(rows.offset[at])
+        if (source, offset) in self._rows:
+            other = self._rows[source, offset].g
+            raise self._contradicts(f"{_place(source, offset)} is stamped twice, as g {other} and {g}")
+        self._find_event(source, offset, batch.batch)
+        gates = tuple((x, k) for x, k in rows.entries(at).items() if x in in_force and x != topic)
+        row = _Row(topic, n, g, source, offset, int(rows.crc[at]), gates, part, mark)
+        self._rows[source, offset] = row
+        queue = self._waiting.setdefault(topic, deque())
+        queue.append(row)
+        part.waiting += 1
+        mark.outstanding += 1
+        self._todo.add(topic)
+        if self._in_frontier_order():
+            heapq.heappush(self._by_g, (g, topic))
+
+    def _is_next(self, topic: int, n: int, g: int) -> bool:
+        """Whether a stamp is the next of its topic; False when it was seen before."""
+        joins = self._joins.get(topic)
+        while joins and g > joins[0][0]:
+            self._expected[topic] = joins.popleft()[1] + 1
+        expected = self._expected[topic]
+        if n > expected:
+            raise EventsLost(
+                f"the stamps {expected} to {n - 1} of {self._names[topic]!r} are missing before g {g}",
+                remedy='Go on without them by start="new" (--new)',
+            )
+        if n < expected:
+            return False
+        self._expected[topic] = n + 1
+        return True
+
+    def _find_event(self, source: Source, offset: int, batch: int) -> None:
+        """Sees to it that a stamped event is read."""
+        state = self._sources.get(source)
+        if state is None:
+            state = self._read(source, offset)
+        elif offset < state.delivered_to:
+            raise self._contradicts(
+                f"{_place(source, offset)} is stamped after {state.delivered_to - 1}, which has passed"
+            )
+        elif offset < state.read_from:
+            self._read(source, offset)
+        else:
+            return
+        # Other stamps partitions may still name a smaller offset, in this batch or one before.
+        state.ready_batch = max(state.ready_batch, batch)
+        self._unready.add(source)
+
+    def _frontier_moved(self) -> None:
+        through = min((part.complete_batch for part in self._parts.values() if part.reading), default=0)
+        for source in [source for source in self._unready if self._sources[source].ready_batch <= through]:
+            self._unready.discard(source)
+            self._sources[source].ready_batch = 0
+        for source, state in self._sources.items():
+            self._new_head(source, state)
+
+    def _check_domain(self, batch: StampedBatch) -> None:
+        found = (batch.domain, batch.partitions, batch.min_subscriptions)
+        if found != (self._domain, self._stamps_partitions, self._min_subscriptions):
+            raise self._contradicts(
+                f"batch {batch.batch} was made with domain, stamps_partitions, min_subscriptions = {found}, and the "
+                f"grant says {(self._domain, self._stamps_partitions, self._min_subscriptions)}"
+            )
+        for topic, name in batch.names.items():
+            if self._names.get(topic, name) != name or self._ids.get(name, topic) != topic:
+                raise self._contradicts(f"batch {batch.batch} has another number for topic {name!r}: {topic}")
+
+    def _complete_g(self) -> int:
+        """π is known through here for the set in force."""
+        parts = self._partitions_of(self._topics)
+        return min((self._parts[number].complete_g for number in parts), default=2**63)
+
+    def _regulate(self, part: StampsPartition) -> None:
+        load = part.waiting + part.held_rows
+        if load >= self._max_waiting and not part.paused and part.reading:
+            part.paused = True
+            self._effects.append(PauseStamps(partition=part.partition))
+        elif load <= self._max_waiting // 2 and part.paused:
+            part.paused = False
+            self._effects.append(ResumeStamps(partition=part.partition))
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def _read(self, source: Source, offset: int) -> _EventPartition:
+        """Reads an event partition from an offset on, anew if it was read before."""
+        state = self._sources.get(source)
+        if state is None:
+            state = self._sources[source] = _EventPartition(offset, offset)
+        else:
+            state.read_from = state.received_to = offset
+            state.queue.clear()
+            self._resume(source, state)
+        self._effects.append(ReadEvents(source=source, offset=offset))
+        return state
+
+    def _is_owed(self, topic: int, source: Source, offset: int, state: _EventPartition) -> bool:
+        """Whether an event is, or may turn out to be, one that a set of the chain is owed."""
+        if topic in self._topics and offset >= state.delivered_to:
+            return True
+        return any(topic in switch.topics and offset >= switch.next_offsets.get(source, 0) for switch in self._switches)
+
+    def _new_head(self, source: Source, state: _EventPartition) -> None:
+        """Another event is the first of its partition, or more stamps are known: is it deliverable, or unstamped?"""
+        if not state.queue:
+            return
+        held = state.queue[0]
+        self._todo.add(held.topic)
+        if (source, held.offset) in self._rows or held.topic not in self._topics:
+            return
+        if any(held.topic not in switch.topics for switch in self._switches):
+            return  # it may lie behind the position where its topic is dropped
+        part = self._parts[stamps_partition(self._names[held.topic], self._stamps_partitions)]
+        if part.frontier.get(source, 0) > held.offset:
+            raise self._contradicts(
+                f"{_place(source, held.offset)} of topic {self._names[held.topic]!r} has no stamp, though "
+                f"{self._domain}.stamps[{part.partition}] is complete through offset {part.frontier[source] - 1} of it"
+            )
+
+    def _has_come(self, row: _Row) -> bool:
+        """Whether a row's event is here, and is the first of its partition."""
+        state = self._sources[row.source]
+        if state.ready_batch:
+            return False
+        if state.queue and state.queue[0].offset < row.offset:
+            return False
+        if state.queue and state.queue[0].offset == row.offset:
+            self._check_event(row, state.queue[0])
+            return True
+        if state.received_to > row.offset:
+            found = state.queue[0].offset if state.queue else state.received_to
+            raise EventsLost(
+                f"{_place(row.source, row.offset)} of topic {self._names[row.topic]!r} is stamped (g {row.g}, "
+                f"n {row.n}), but Kafka has it no longer: reading went on at {found}",
+                remedy='Raise the retention of the topic; go on without the event by start="new" (--new)',
+            )
+        return False
+
+    def _check_event(self, row: _Row, held: _Held) -> None:
+        if held.topic != row.topic:
+            self._check_topic(row, self._names[held.topic])
+        if held.crc != row.crc:
+            raise self._contradicts(
+                f"{_place(row.source, row.offset)} has a value with crc32 {held.crc:08x}; its stamp says {row.crc:08x}"
+            )
+
+    def _check_topic(self, row: _Row, topic: str | None) -> None:
+        raise self._contradicts(
+            f"{_place(row.source, row.offset)} is stamped as an event of {self._names[row.topic]!r}, and by "
+            f"topic_by={self._topic_by!r} it is one of {topic!r}"
+        )
+
+    def _resume(self, source: Source, state: _EventPartition) -> None:
+        if state.paused and len(state.queue) <= self._max_buffered // 2:
+            state.paused = False
+            self._effects.append(ResumeEvents(source=source))
+
+    # --- delivery -----------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Delivers and switches for as long as something can be done."""
+        while self._live and not self._over:
+            self._release()
+            if self._in_frontier_order():
+                self._deliver_by_frontiers()
+            else:
+                self._deliver_by_entries()
+            if not self._switch_due():
+                return
+            self._switch()
+
+    def _in_frontier_order(self) -> bool:
+        return bool(self._switches) and not self._switches[0].exact
+
+    def _enter_frontier_order(self) -> None:
+        self._by_g = [(row.g, row.topic) for rows in self._waiting.values() for row in rows]
+        heapq.heapify(self._by_g)
+
+    def _deliver_by_entries(self) -> None:
+        while self._todo:
+            topic = self._todo.pop()
+            while topic in self._topics and (row := self._deliverable(topic)):
+                self._deliver(row)
+
+    def _deliverable(self, topic: int) -> _Row | None:
+        rows = self._waiting.get(topic)
+        if not rows:
+            return None
+        row = rows[0]
+        if self._switches and row.g > self._switches[0].g:
+            return None
+        for other, n in row.gates:
+            if self._clock[other] < n:
+                self._blocked.setdefault(other, set()).add(topic)
+                return None
+        return row if self._has_come(row) else None
+
+    def _deliver_by_frontiers(self) -> None:
+        through = min(self._switches[0].g, self._complete_g())
+        while self._by_g and self._by_g[0][0] <= through:
+            row = self._waiting[self._by_g[0][1]][0]
+            if not self._has_come(row):
+                return
+            heapq.heappop(self._by_g)
+            self._deliver(row)
+
+    def _deliver(self, row: _Row) -> None:
+        if self._clock[row.topic] != row.n - 1:
+            raise self._contradicts(f"event {row.n} of {self._names[row.topic]!r} follows {self._clock[row.topic]}")
+        if self._min_subscriptions == 1 and row.g <= self._g:
+            raise self._contradicts(f"{_place(row.source, row.offset)} has g {row.g}, and {self._g} has passed")
+        if len(self._unacked) >= MAX_UNACKNOWLEDGED:
+            raise LimitExceeded(
+                f"{len(self._unacked)} events were delivered and not acknowledged",
+                remedy="Call ack() as events are done",
+            )
+        state = self._sources[row.source]
+        held = state.queue.popleft()
+        state.delivered_to = row.offset + 1
+        self._waiting[row.topic].popleft()
+        del self._rows[row.source, row.offset]
+        self._clock[row.topic] = row.n
+        self._g = max(self._g, row.g)
+        self._sequence += 1
+        self._unacked.append(row)
+        self._effects.append(
+            Deliver(
+                handle=held.handle,
+                topic=self._names[row.topic],
+                source=row.source,
+                offset=row.offset,
+                n=row.n,
+                g=row.g,
+                entries={self._names[topic]: n for topic, n in row.gates},
+                tag="redelivered" if row.g <= self._redelivered_through else None,
+                sequence=self._sequence,
+            )
+        )
+        self._todo |= self._blocked.pop(row.topic, set())
+        self._new_head(row.source, state)
+        self._resume(row.source, state)
+        row.partition.waiting -= 1
+        self._regulate(row.partition)
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _contradicts(self, what: str) -> Contradiction:
+        return Contradiction(
+            f"subscriber {self._id!r} of domain {self._domain!r}: {what}",
+            remedy="Nothing contradictory was delivered. Find out who else writes to the domain or recreated a topic",
+        )
+
+    def _flush(self) -> list[Effect]:
+        done, self._effects = self._effects, []
+        return done
+
+
+def _place(source: Source, offset: int) -> str:
+    return f"{source[0]}[{source[1]}]@{offset}"

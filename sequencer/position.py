@@ -1,0 +1,178 @@
+"""A subscriber's place in the order, and its saved form (the value of a record on `<domain>.positions`)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from totalorder.errors import WireError
+from totalorder.sequencer.control import Ended, Grant, decode_answer, encode_answer
+from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.switches import Link
+
+VERSION = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class StampsMark:
+    """Where to read on in a stamps partition; `batch` and `digest` are of the last batch before, 0 when unknown."""
+
+    offset: int
+    batch: int = 0
+    digest: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Everything through here is delivered and acknowledged, nothing behind it.
+
+    The set in force is `topics` (id → name) since `switched_g`, with `clock` = LC delivered of each (sub_LC); `pending`
+    are changes that lie behind. `g` is the last position of π that was passed. `sources` and `stamps` say from where
+    to read each partition again: at or before the oldest record that is still owed.
+    """
+
+    generation: int
+    switched_g: int
+    g: int
+    topics: Mapping[int, str]
+    clock: Mapping[int, int]
+    pending: tuple[Link, ...]
+    sources: Mapping[Source, int]
+    stamps: Mapping[int, StampsMark]
+    stamps_partitions: int
+    min_subscriptions: int
+    topic_by: str
+
+    def __post_init__(self) -> None:
+        if self.clock.keys() != self.topics.keys():
+            raise ValueError("the clock does not hold the topics in force")
+        if {stamps_partition(name, self.stamps_partitions) for name in self.topics.values()} - self.stamps.keys():
+            raise ValueError("a stamps partition is missing")
+
+    @classmethod
+    def at(cls, grant: Grant) -> "Position":
+        """The beginning of a subscription that starts at its grant."""
+        needed = {stamps_partition(name, grant.stamps_partitions) for name in grant.topics}
+        return cls(
+            generation=grant.generation,
+            switched_g=grant.g,
+            g=grant.g,
+            topics={grant.ids[name]: name for name in grant.topics},
+            clock={grant.ids[name]: grant.clock[name] for name in grant.topics},
+            pending=(),
+            sources=grant.next_offsets,
+            stamps={partition: StampsMark(offset=grant.stamps_ends.get(partition, 0)) for partition in needed},
+            stamps_partitions=grant.stamps_partitions,
+            min_subscriptions=grant.min_subscriptions,
+            topic_by=grant.topic_by,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedPosition:
+    """A position with the process that saved it.
+
+    `generation` is the process's own; the newest save is the one with the largest (generation, g, switched_g). `clean`:
+    the process stopped with everything acknowledged that it had delivered, so nothing will be delivered twice.
+    """
+
+    id: str
+    generation: int
+    nonce: str
+    clean: bool
+    position: Position
+
+    @property
+    def age(self) -> tuple[int, int, int]:
+        """Sorts the saved positions of one id: the largest is the newest."""
+        return self.generation, self.position.g, self.position.switched_g
+
+    @property
+    def key(self) -> bytes:
+        """Key of its record: a former process can never overwrite what a later one saved."""
+        return position_key(self.id, self.generation)
+
+
+def position_key(id: str, generation: int) -> bytes:  # noqa: A002
+    """Key of a saved position."""
+    return f"{id}/{generation}".encode()
+
+
+def encode_saved(saved: SavedPosition) -> bytes:
+    """JSON form."""
+    position = saved.position
+    record = {
+        "v": VERSION,
+        "id": saved.id,
+        "generation": saved.generation,
+        "nonce": saved.nonce,
+        "clean": saved.clean,
+        "in_force": position.generation,
+        "switched_g": position.switched_g,
+        "g": position.g,
+        "topics": sorted([topic, name, position.clock[topic]] for topic, name in position.topics.items()),
+        "pending": [json.loads(encode_answer(answer)) for answer in position.pending],
+        "sources": sorted([*source, offset] for source, offset in position.sources.items()),
+        "stamps": sorted([part, mark.offset, mark.batch, mark.digest] for part, mark in position.stamps.items()),
+        "stamps_partitions": position.stamps_partitions,
+        "min_subscriptions": position.min_subscriptions,
+        "topic_by": position.topic_by,
+    }
+    return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode_saved(value: bytes) -> SavedPosition:
+    """Reads `encode_saved`; WireError for anything else."""
+    try:
+        record = json.loads(value)
+        version = record["v"]
+    except (ValueError, KeyError, TypeError):
+        raise WireError("a saved position is not readable", remedy=_REMEDY) from None
+    if version != VERSION:
+        raise WireError(f"a saved position has version {version!r}", remedy="Update totalorder on this side")
+    try:
+        return _saved(record)
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise WireError(f"a saved position is damaged: {error}", remedy=_REMEDY) from None
+
+
+_REMEDY = 'Begin anew with start="new" (--new), or look for another writer on the positions topic'
+
+
+def _saved(record: Mapping[str, Any]) -> SavedPosition:
+    pending: list[Link] = []
+    for raw in record["pending"]:
+        answer = decode_answer(json.dumps(raw).encode())
+        if not isinstance(answer, Grant | Ended):
+            raise ValueError("a pending answer changes nothing")
+        pending.append(answer)
+    position = Position(
+        generation=_integer(record["in_force"]),
+        switched_g=_integer(record["switched_g"]),
+        g=_integer(record["g"]),
+        topics={_integer(topic): str(name) for topic, name, _ in record["topics"]},
+        clock={topic: _integer(n) for topic, _, n in record["topics"]},
+        pending=tuple(pending),
+        sources={(str(topic), _integer(part)): _integer(offset) for topic, part, offset in record["sources"]},
+        stamps={
+            _integer(part): StampsMark(offset=_integer(offset), batch=_integer(batch), digest=str(digest))
+            for part, offset, batch, digest in record["stamps"]
+        },
+        stamps_partitions=_integer(record["stamps_partitions"]),
+        min_subscriptions=_integer(record["min_subscriptions"]),
+        topic_by=str(record["topic_by"]),
+    )
+    return SavedPosition(
+        id=str(record["id"]),
+        generation=_integer(record["generation"]),
+        nonce=str(record["nonce"]),
+        clean=record["clean"] is True,
+        position=position,
+    )
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r} is not an integer")
+    return value

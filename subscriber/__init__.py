@@ -1,0 +1,15 @@
+"""The subscriber library: events of any topics, handed out in the one order that all subscribers share.
+
+    with Subscriber(["orders", "payments"], id="billing", domain="shop") as subscriber:
+        for event in subscriber:
+            handle(event)
+            subscriber.ack(event)
+
+`Subscriber` is the application's side, `session` the work behind it, `transport` the seam to Kafka; the order itself is
+decided in totalorder.sequencer.delivery. Everything runs in the caller's thread.
+"""
+
+from totalorder.subscriber.event import Event
+from totalorder.subscriber.subscriber import Subscriber
+
+__all__ = ["Event", "Subscriber"]

@@ -1,0 +1,52 @@
+"""What the application gets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from totalorder.sequencer.delivery_effects import Deliver, Tag
+from totalorder.subscriber.transport import Record
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One event at its place in the order.
+
+    `g` is its index in the domain's one order, `n` its number within `topic`; `entries` are the clocks that its
+    timestamp writes for the subscription's other topics. `tag` is "redelivered" when a former process may have
+    delivered it without acknowledging it. `sequence` counts this process's deliveries: 1, 2, 3 …
+    """
+
+    topic: str
+    kafka_topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+    n: int
+    g: int
+    entries: Mapping[str, int]
+    tag: Tag | None
+    sequence: int
+
+    @classmethod
+    def of(cls, effect: Deliver) -> "Event":
+        """The event of a Deliver effect whose handle is the Kafka record."""
+        record = effect.handle
+        assert isinstance(record, Record)
+        return cls(
+            topic=effect.topic,
+            kafka_topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+            timestamp_ms=record.timestamp_ms,
+            n=effect.n,
+            g=effect.g,
+            entries=effect.entries,
+            tag=effect.tag,
+            sequence=effect.sequence,
+        )

@@ -1,0 +1,205 @@
+"""The Transport on kafka-python: one consumer without a group, one producer, no thread that runs application code."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from kafka import TopicPartition
+from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, OffsetOutOfRangeError
+
+from totalorder import kafka_clients
+from totalorder.errors import BrokerUnavailable, EventsLost
+from totalorder.subscriber.transport import Partition, Record
+
+_PROBE_AFTER_S = 5.0
+"""An absent broker looks like an idle one: after this long without a record the broker is asked something."""
+_PROBE_TIMEOUT_S = 2.0
+_CONNECTION_ERRORS = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError)
+
+
+class KafkaPythonTransport:
+    """See Transport. No broker for `outage_timeout_s` is borne, then BrokerUnavailable."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        kafka: Mapping[str, str] | None = None,
+        *,
+        outage_timeout_s: float = 60.0,
+        max_poll_records: int = 1_000,
+    ) -> None:
+        self._servers, self._outage_timeout_s = bootstrap_servers, outage_timeout_s
+        self._closed = False
+        settings = dict(kafka or {})
+        self._consumer = kafka_clients.consumer(
+            bootstrap_servers,
+            settings,
+            auto_offset_reset="none",
+            max_poll_records=max_poll_records,
+        )
+        try:
+            self._producer = kafka_clients.producer(
+                bootstrap_servers,
+                settings,
+                delivery_timeout_ms=round(outage_timeout_s * 1000),
+                request_timeout_ms=min(30_000, max(1, round(outage_timeout_s * 500))),
+                max_block_ms=round(outage_timeout_s * 1000),
+            )
+        except BaseException:
+            self._consumer.close()
+            raise
+        self._read: dict[TopicPartition, int | None] = {}
+        """Every partition that is read; an offset where the consumer has yet to be told."""
+        self._paused: set[TopicPartition] = set()
+        self._changed = False
+        self._contact = self._probed = time.monotonic()
+
+    def partitions(self, topic: str) -> int:
+        """See Transport."""
+        with kafka_clients.kafka_errors(self._servers):
+            return len(self._consumer.partitions_for_topic(topic) or ())
+
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """See Transport."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        with kafka_clients.kafka_errors(self._servers):
+            return {Partition(*at): offset for at, offset in self._consumer.beginning_offsets(wanted).items()}
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """See Transport."""
+        wanted = [TopicPartition(*partition) for partition in partitions]
+        with kafka_clients.kafka_errors(self._servers):
+            return {Partition(*at): offset for at, offset in self._consumer.end_offsets(wanted).items()}
+
+    def read(self, partition: Partition, offset: int) -> None:
+        """See Transport."""
+        at = TopicPartition(*partition)
+        self._read[at] = offset
+        self._paused.discard(at)
+        self._changed = True
+
+    def stop(self, partition: Partition) -> None:
+        """See Transport."""
+        at = TopicPartition(*partition)
+        self._paused.discard(at)
+        if at in self._read:
+            del self._read[at]
+            self._changed = True
+
+    def pause(self, partition: Partition) -> None:
+        """See Transport."""
+        at = TopicPartition(*partition)
+        if at not in self._paused:
+            self._paused.add(at)
+            self._changed = True
+
+    def resume(self, partition: Partition) -> None:
+        """See Transport."""
+        at = TopicPartition(*partition)
+        if at in self._paused:
+            self._paused.discard(at)
+            self._changed = True
+
+    def position(self, partition: Partition) -> int:
+        """See Transport."""
+        at = TopicPartition(*partition)
+        told = self._read[at]
+        if told is not None:
+            return told
+        with kafka_clients.kafka_errors(self._servers):
+            return int(self._consumer.position(at))
+
+    def poll(self, timeout_s: float) -> Sequence[Record]:
+        """See Transport."""
+        self._tell()
+        found = self._poll(timeout_s)
+        now = time.monotonic()
+        if found:
+            self._contact = now
+        elif now - max(self._contact, self._probed) > _PROBE_AFTER_S:
+            self._probe()
+        return [
+            Record(
+                record.topic,
+                record.partition,
+                record.offset,
+                record.key,
+                record.value,
+                tuple(record.headers),
+                record.timestamp,
+            )
+            for records in found.values()
+            for record in records
+        ]
+
+    def _poll(self, timeout_s: float) -> Mapping[TopicPartition, Sequence[Any]]:
+        with kafka_clients.kafka_errors(self._servers):
+            try:
+                found: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(
+                    timeout_ms=max(0, round(timeout_s * 1000))
+                )
+            except OffsetOutOfRangeError as error:
+                raise self._out_of_range(error) from error
+            except _CONNECTION_ERRORS:
+                return {}  # `_probe` keeps the time
+        return found
+
+    def _tell(self) -> None:
+        """Hands what changed since the last poll to the consumer, in one go: each assignment walks all partitions."""
+        if not self._changed:
+            return
+        self._consumer.assign(list(self._read))
+        for at, offset in self._read.items():
+            if offset is not None:
+                self._consumer.seek(at, offset)
+                self._read[at] = None
+        paused = self._consumer.paused()
+        self._consumer.pause(*(self._paused & self._read.keys()) - paused)
+        self._consumer.resume(*(paused & self._read.keys()) - self._paused)
+        self._changed = False
+
+    def _probe(self) -> None:
+        """Asks the broker for its topics when nothing came for a while."""
+        self._probed = time.monotonic()
+        try:
+            self._consumer.end_offsets(list(self._read)[:1], timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
+            topics = self._consumer.topics()
+        except _CONNECTION_ERRORS as error:
+            silent_s = time.monotonic() - self._contact
+            if silent_s > self._outage_timeout_s:
+                raise BrokerUnavailable(
+                    f"no Kafka broker at {self._servers} has answered for {silent_s:.0f} s",
+                    remedy="Check that it runs; a new subscriber goes on after what was acknowledged",
+                ) from error
+            return
+        self._contact = time.monotonic()
+        gone = sorted({at.topic for at in self._read} - topics)
+        if gone:
+            raise EventsLost(
+                f"Kafka topics that are still read were deleted: {', '.join(gone)}",
+                remedy='Go on without them by start="new" (--new)',
+            )
+
+    def _out_of_range(self, error: OffsetOutOfRangeError) -> EventsLost:
+        wanted: Mapping[TopicPartition, int] = error.args[0] if error.args else {}
+        places = ", ".join(f"{at.topic}[{at.partition}]@{offset}" for at, offset in wanted.items())
+        return EventsLost(
+            f"{places or 'a partition'} is not in Kafka: retention removed it, or the topic was recreated",
+            remedy='Raise the retention of the topic; go on without what is lost by start="new" (--new)',
+        )
+
+    def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
+        """See Transport."""
+        with kafka_clients.kafka_errors(self._servers):
+            future = self._producer.send(partition.topic, value=value, key=key, partition=partition.number)
+            return int(future.get(timeout=self._outage_timeout_s).offset)
+
+    def close(self) -> None:
+        """See Transport."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._producer.close(timeout=_PROBE_TIMEOUT_S)
+        finally:
+            self._consumer.close(autocommit=False, timeout_ms=round(_PROBE_TIMEOUT_S * 1000))

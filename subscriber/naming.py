@@ -1,0 +1,40 @@
+"""Which pub/sub topic an event belongs to, and its checksum: the same rules as the sequencer's projection."""
+
+import zlib
+
+from totalorder.errors import WireError
+from totalorder.sequencer.limits import MAX_TOPIC_CHARS
+from totalorder.subscriber.transport import Record
+
+
+def topic_of(record: Record, topic_by: str) -> str | None:
+    """The pub/sub topic by `topic_by` ("topic", "key" or "header:NAME"); None when it cannot be told.
+
+    A key or header names no topic when it is absent, null, empty, not UTF-8 or longer than the limit; of several
+    headers of the name the last one counts.
+    """
+    if topic_by == "topic":
+        return record.topic
+    if topic_by == "key":
+        return _named(record.key)
+    if not topic_by.startswith("header:"):
+        raise WireError(
+            f"a grant says topic_by = {topic_by!r}, which is unknown here", remedy="Update totalorder on this side"
+        )
+    wanted = topic_by.removeprefix("header:")
+    return _named(next((value for name, value in reversed(record.headers) if name == wanted), None))
+
+
+def _named(raw: bytes | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return text if 0 < len(text) <= MAX_TOPIC_CHARS else None
+
+
+def crc_of(value: bytes | None) -> int:
+    """crc32 of an event's value; 0 for a null value."""
+    return 0 if value is None else zlib.crc32(value)

@@ -1,0 +1,250 @@
+"""`Subscriber`: a subscription as a context manager and an iterator."""
+
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from totalorder.errors import Error, Fenced, SettingsError, SubscriptionEnded
+from totalorder.subscriber.event import Event
+from totalorder.subscriber.session import Session, SessionSettings, checked_topics
+from totalorder.subscriber.transport import Transport
+
+_ITERATE_S = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metrics:
+    """Counts of one Subscriber since it started, and what it holds at the moment."""
+
+    delivered: int
+    unacknowledged: int
+    ready: int
+    buffered_events: int
+    waiting_stamps: int
+    repeated_batches: int
+    generation: int
+    g: int
+
+
+class Subscriber:
+    """Delivers the events of `topics` in the one order of `domain`, at least once, and once if acknowledged.
+
+    `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
+    process that starts goes on after the last acknowledged event, and what a former one may have delivered without
+    acknowledging it comes again, tagged "redelivered". `start="new"` begins at the present instead.
+
+    The subscription ends when no process renews it for `lease_s` seconds (0: never). Acknowledged positions are saved
+    every `save_interval_s` seconds, at each change and on `close`; 0 saves within each `ack`. At most about
+    `max_buffered` events wait per Kafka partition. `kafka` takes client settings by their Java names. For use by one
+    thread, but for `stop`.
+
+    Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
+    SettingsError. Later: Fenced, SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker
+    for `outage_timeout_s`). After an error the subscriber is of no more use; a new one goes on after what was
+    acknowledged.
+    """
+
+    def __init__(
+        self,
+        topics: Iterable[str],
+        *,
+        id: str,  # noqa: A002
+        domain: str,
+        bootstrap_servers: str = "localhost:9092",
+        start: Literal["saved", "new"] = "saved",
+        lease_s: int = 86_400,
+        start_timeout_s: float = 60.0,
+        outage_timeout_s: float = 60.0,
+        save_interval_s: float = 5.0,
+        max_buffered: int = 1_000,
+        kafka: Mapping[str, str] | None = None,
+        transport: Transport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if start not in ("saved", "new"):
+            raise SettingsError(f"start = {start!r} is unknown", remedy='Use "saved" or "new"')
+        names = checked_topics(topics)
+        settings = SessionSettings(
+            id=id,
+            domain=domain,
+            lease_s=lease_s,
+            start_timeout_s=start_timeout_s,
+            save_interval_s=save_interval_s,
+            max_buffered=max_buffered,
+            begin_anew=start == "new",
+        )
+        if transport is None:
+            from totalorder.subscriber.kafka_python import KafkaPythonTransport
+
+            transport = KafkaPythonTransport(
+                bootstrap_servers, kafka, outage_timeout_s=outage_timeout_s, max_poll_records=max_buffered
+            )
+        self._clock = clock
+        self._session = Session(transport, settings, nonce=secrets.token_hex(12), clock=clock)
+        self._failure: Error | None = None
+        self._handed = 0
+        self._stopped = self._closed = self._own_end = False
+        try:
+            self._session.start(names)
+        except BaseException:
+            self._session.close(save=False)
+            raise
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float = 0.0) -> Event | None:
+        """The next event, or None when there is none within `timeout_s`, or the subscription is over or paused."""
+        deadline = self._clock() + timeout_s
+        while True:
+            event = self._next()
+            if event is not None or self.finished:
+                return event
+            remaining = deadline - self._clock()
+            with self._guard():
+                self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
+            if (event := self._next()) is not None or self._clock() >= deadline or self._stopped:
+                return event
+
+    def _next(self) -> Event | None:
+        self._check()
+        with self._guard():
+            self._session.tick()
+        if not self._session.ready or self._session.held:
+            self._check_end()
+            return None
+        event = self._session.ready.popleft()
+        self._handed = event.sequence
+        return event
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Event:
+        """The next event, however long it takes; ends after `stop`, `close` or `unsubscribe`."""
+        while not self._stopped and not self._closed:
+            event = self.poll(_ITERATE_S)
+            if event is not None:
+                return event
+            if self.finished:
+                break
+        raise StopIteration
+
+    def ack(self, event: Event) -> None:
+        """Everything through `event` is done with, in the order of delivery; an older event again changes nothing."""
+        self._check()
+        if event.sequence > self._handed:
+            raise ValueError(f"event {event.topic} {event.n} was not delivered by this subscriber")
+        with self._guard():
+            self._session.acknowledge(event.sequence)
+
+    # --- the subscription ---------------------------------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str]) -> None:
+        """Changes the set of topics at one position of the order; returns once that is granted.
+
+        Events of the old set before that position are delivered first, then those of the new set behind it.
+        """
+        names = checked_topics(topics)
+        self._check()
+        with self._guard():
+            self._session.change(names)
+
+    def unsubscribe(self, *, drain: bool = True) -> None:
+        """Ends the subscription for good. With `drain` the events before its end can still be taken, else none."""
+        self._check()
+        self._own_end = True
+        with self._guard():
+            self._session.end(drain=drain)
+
+    def pause(self) -> None:
+        """Delivers nothing until `resume`; the lease is still renewed by `poll`."""
+        self._session.held = True
+
+    def resume(self) -> None:
+        """Ends `pause`."""
+        self._session.held = False
+
+    def save(self) -> None:
+        """Writes the acknowledged position to Kafka now."""
+        self._check()
+        with self._guard():
+            self._session.save()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The set in force at the place that delivery has reached."""
+        return self._session.machine.topics
+
+    @property
+    def position(self) -> int:
+        """Everything acknowledged lies at or before this index of the order (g)."""
+        return self._session.machine.acknowledged_g
+
+    @property
+    def finished(self) -> bool:
+        """Whether the subscription is over and everything was handed out."""
+        return self._session.finished is not None and not self._session.ready
+
+    def metrics(self) -> Metrics:
+        """Figures for monitoring."""
+        machine = self._session.machine
+        held = machine.buffered()
+        return Metrics(
+            delivered=self._handed,
+            unacknowledged=held.unacknowledged - len(self._session.ready),
+            ready=len(self._session.ready),
+            buffered_events=held.events,
+            waiting_stamps=held.stamps,
+            repeated_batches=held.repeated_batches,
+            generation=self._session.generation,
+            g=machine.g,
+        )
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ends the iterator after the event at hand; may be called from a signal handler or another thread."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Saves the acknowledged position and lets go of Kafka; the subscription itself goes on. Again: nothing."""
+        if not self._closed:
+            self._closed = True
+            self._session.close(save=not isinstance(self._failure, Fenced))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise SubscriptionEnded("this Subscriber is closed", remedy="Make a new one; it goes on after the last ack")
+
+    def _check_end(self) -> None:
+        finished = self._session.finished
+        if finished is None or (finished.reason == "unsubscribed" and self._own_end):
+            return
+        remedy = "Subscribe anew; renew in time by calling poll() more often, or with a longer lease_s"
+        if finished.reason == "unsubscribed":
+            remedy = "Someone unsubscribed this id; subscribe anew to go on"
+        self._failure = SubscriptionEnded(f"the subscription {finished.reason} at g {finished.g}", remedy=remedy)
+        raise self._failure
+
+    @contextmanager
+    def _guard(self) -> Iterator[None]:
+        """Remembers what went wrong: from then on every call raises it again."""
+        try:
+            yield
+        except Error as error:
+            self._failure = error
+            raise

@@ -1,0 +1,79 @@
+"""The seam between the subscriber and a Kafka client.
+
+Deliberately not in it: consumer groups, commits, automatic offsets. The subscriber says what is read from where.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+
+class Partition(NamedTuple):
+    """A partition of a Kafka topic."""
+
+    topic: str
+    number: int
+
+
+class Record(NamedTuple):
+    """A Kafka record."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp_ms: int
+
+
+class Transport(Protocol):
+    """What the subscriber needs of a Kafka client. Used by one thread.
+
+    Reads are of committed records only. Every method is bounded in time and raises BrokerUnavailable when no broker
+    answers for longer than the transport was told to bear. `poll` raises EventsLost when a record that was asked for
+    is no longer there.
+    """
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; 0 when there is no such topic."""
+        ...
+
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset of the first record that is still there, for each partition."""
+        ...
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        """The offset behind the last readable record of each partition."""
+        ...
+
+    def read(self, partition: Partition, offset: int) -> None:
+        """Reads a partition from `offset` on: assigns it, or moves it when it is read already. It is not paused."""
+        ...
+
+    def stop(self, partition: Partition) -> None:
+        """Reads a partition no longer; nothing happens when it is not read."""
+        ...
+
+    def pause(self, partition: Partition) -> None:
+        """Returns no more records of a partition until `resume`."""
+        ...
+
+    def resume(self, partition: Partition) -> None:
+        """Ends `pause`."""
+        ...
+
+    def position(self, partition: Partition) -> int:
+        """The offset from which a partition that is read will be read next, gaps at its end included."""
+        ...
+
+    def poll(self, timeout_s: float) -> Sequence[Record]:
+        """Records of the partitions that are read, in offset order within each; waits at most `timeout_s` for some."""
+        ...
+
+    def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
+        """Writes a record; it is durable when this returns its offset."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of connections and threads; again: nothing."""
+        ...

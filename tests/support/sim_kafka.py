@@ -1,0 +1,147 @@
+"""Kafka in memory, for simulations: logs, and a Transport that polls them as unfairly as a seed says."""
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from totalorder.errors import EventsLost
+from totalorder.subscriber.transport import Partition, Record
+
+
+@dataclass
+class SimKafka:
+    """Topics with partitions with records. An offset may be skipped (a transaction marker) or removed (retention)."""
+
+    topics: dict[str, int] = field(default_factory=dict)
+    logs: dict[Partition, list[Record]] = field(default_factory=dict)
+    ends: dict[Partition, int] = field(default_factory=dict)
+    begins: dict[Partition, int] = field(default_factory=dict)
+
+    def create(self, topic: str, partitions: int) -> None:
+        """A topic, or more partitions of it."""
+        self.topics[topic] = partitions
+
+    def append(
+        self,
+        partition: Partition,
+        *,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Iterable[tuple[str, bytes | None]] = (),
+        timestamp_ms: int = 0,
+    ) -> int:
+        """Writes a record; returns its offset."""
+        assert partition.number < self.topics.get(partition.topic, 0), f"there is no {partition}"
+        offset = self.ends.get(partition, 0)
+        record = Record(partition.topic, partition.number, offset, key, value, tuple(headers), timestamp_ms)
+        self.logs.setdefault(partition, []).append(record)
+        self.ends[partition] = offset + 1
+        return offset
+
+    def skip(self, partition: Partition, count: int = 1) -> None:
+        """Offsets that hold no record (markers, aborted records)."""
+        self.ends[partition] = self.ends.get(partition, 0) + count
+
+    def trim(self, partition: Partition, offset: int) -> None:
+        """Retention removes everything before `offset`."""
+        self.begins[partition] = max(self.begins.get(partition, 0), offset)
+        self.logs[partition] = [record for record in self.logs.get(partition, []) if record.offset >= offset]
+
+    def compact(self, partition: Partition) -> None:
+        """Keeps the last record of each key."""
+        log = self.logs.get(partition, [])
+        last = {record.key: record.offset for record in log}
+        self.logs[partition] = [record for record in log if last[record.key] == record.offset]
+
+    def records(self, partition: Partition, offset: int, count: int) -> list[Record]:
+        """Up to `count` records from `offset` on."""
+        log = self.logs.get(partition, [])
+        low, high = 0, len(log)
+        while low < high:
+            middle = (low + high) // 2
+            if log[middle].offset < offset:
+                low = middle + 1
+            else:
+                high = middle
+        return log[low : low + count]
+
+
+class SimTransport:
+    """A Transport. Each poll serves a random choice of partitions, a random number of records of each.
+
+    `on_poll` runs the rest of the world before each poll, so that one that waits is answered.
+    """
+
+    def __init__(
+        self,
+        kafka: SimKafka,
+        rng: random.Random,
+        on_poll: Callable[[float], None],
+        *,
+        most: int = 4,
+        fair: bool = False,
+    ) -> None:
+        self.kafka, self.rng, self.on_poll = kafka, rng, on_poll
+        self.most, self.fair = most, fair
+        self.positions: dict[Partition, int] = {}
+        self.paused: set[Partition] = set()
+        self.closed = False
+        self.sends = 0
+
+    def partitions(self, topic: str) -> int:
+        return self.kafka.topics.get(topic, 0)
+
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return {partition: self.kafka.begins.get(partition, 0) for partition in partitions}
+
+    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+        return {partition: self.kafka.ends.get(partition, 0) for partition in partitions}
+
+    def read(self, partition: Partition, offset: int) -> None:
+        self.positions[partition] = offset
+        self.paused.discard(partition)
+
+    def stop(self, partition: Partition) -> None:
+        self.positions.pop(partition, None)
+        self.paused.discard(partition)
+
+    def pause(self, partition: Partition) -> None:
+        assert partition in self.positions, f"{partition} is paused and not read"
+        self.paused.add(partition)
+
+    def resume(self, partition: Partition) -> None:
+        assert partition in self.positions, f"{partition} is resumed and not read"
+        self.paused.discard(partition)
+
+    def position(self, partition: Partition) -> int:
+        return self.positions[partition]
+
+    def poll(self, timeout_s: float) -> Sequence[Record]:
+        assert not self.closed
+        self.on_poll(timeout_s)
+        found: list[Record] = []
+        partitions = [partition for partition in self.positions if partition not in self.paused]
+        self.rng.shuffle(partitions)
+        for partition in partitions:
+            if self.fair or self.rng.random() < 0.5:
+                found += self._take(partition)
+        return found
+
+    def _take(self, partition: Partition) -> list[Record]:
+        position = self.positions[partition]
+        begin, end = self.kafka.begins.get(partition, 0), self.kafka.ends.get(partition, 0)
+        if not begin <= position <= end:
+            raise EventsLost(f"{partition}@{position} is not within {begin}..{end}")
+        count = self.most if self.fair else self.rng.randint(1, self.most)
+        records = self.kafka.records(partition, position, count)
+        # A consumer steps over a gap at the end too.
+        self.positions[partition] = records[-1].offset + 1 if len(records) == count else end
+        return records
+
+    def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
+        assert not self.closed
+        self.sends += 1
+        return self.kafka.append(partition, key=key, value=value)
+
+    def close(self) -> None:
+        self.closed = True
