@@ -229,11 +229,13 @@ class LocalBroker:
             ) from error
 
     def _take_ports(self) -> None:
-        for port in {self._port, self._controller_port} - {None}:
-            assert port is not None
-            _check_free(port)
-        self._port = self._port or _free_port()
-        self._controller_port = self._controller_port or _free_port(besides=self._port)
+        for port in (self._port, self._controller_port):
+            if port is not None:
+                _check_free(port)
+        if self._port is None:
+            self._port = _free_port(besides=self._controller_port)
+        if self._controller_port is None:
+            self._controller_port = _free_port(besides=self._port)
 
     def _write_settings(self) -> None:
         controller = f"{HOST}:{self._controller_port}"

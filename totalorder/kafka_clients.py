@@ -55,6 +55,8 @@ _DECIDED = {
     "auto.offset.reset": "totalorder decides where it reads on, or a loss would pass in silence",
     "isolation.level": "events of aborted transactions must not be read",
     "transactional.id": "totalorder's own writes are not transactional",
+    "acks": "a control record that a broker may forget leaves its subscriber waiting",
+    "enable.idempotence": "without it a producer may change the order of records",
     "allow.auto.create.topics": "a mistyped topic must be an error",
 }
 
@@ -293,8 +295,6 @@ def _parse(name: str, value: str) -> object:
     defaults = [client.DEFAULT_CONFIG[argument] for client in _CLASSES.values() if argument in client.DEFAULT_CONFIG]
     default = next((default for default in defaults if default is not None), None)
     try:
-        if argument == "acks":
-            return "all" if value in ("all", "-1") else int(value)
         if argument == "security_protocol":
             return value.upper()
         if isinstance(default, bool):

@@ -1,0 +1,53 @@
+"""One real broker for the whole run, started when the first test asks for it."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from kafka import KafkaAdminClient
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[LocalBroker]:
+    """A running broker. Shared by all tests: leave it running, and use topics and domains of your own names."""
+    with LocalBroker() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def kafka_admin(broker: LocalBroker) -> Iterator[KafkaAdminClient]:
+    """An admin client of the shared broker."""
+    with kafka_clients.admin(broker.bootstrap_servers) as admin:
+        yield admin
+
+
+@pytest.fixture(scope="session")
+def _unique() -> Iterator[int]:
+    return iter(range(1_000_000))
+
+
+@pytest.fixture
+def unique_name(_unique: Iterator[int]) -> Callable[[str], str]:
+    """`unique_name("orders")` -> `orders-7`: a name that no other test of this run has."""
+    return lambda stem: f"{stem}-{next(_unique)}"
+
+
+@pytest.fixture
+def new_topic(kafka_admin: KafkaAdminClient, unique_name: Callable[[str], str]) -> NewTopic:
+    """`new_topic("orders", partitions=2, **configs)` makes a topic of its own on the shared broker; returns its name.
+
+    `configs` are the topic's settings with _ for the dots: `cleanup_policy="compact"`.
+    """
+
+    def make(stem: str = "topic", *, partitions: int = 1, **configs: str) -> str:
+        name = unique_name(stem)
+        settings = {key.replace("_", "."): value for key, value in configs.items()}
+        kafka_admin.create_topics({name: {"num_partitions": partitions, "configs": settings}})
+        kafka_admin.wait_for_topics([name])
+        return name
+
+    return make
