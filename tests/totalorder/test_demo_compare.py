@@ -77,14 +77,22 @@ def test_one_swap_of_neighbours_is_one_disagreement() -> None:
     assert agreement(_array([1, 2, 3, 4]), _array([1, 3, 2, 4])).disagreements == 1
 
 
-@given(st.sets(st.integers(0, 20)), st.lists(st.integers(0, 25), max_size=40))
-def test_account_equals_counting(expected: set[int], delivered: list[int]) -> None:
-    found = account(_array(sorted(expected)), _array(delivered))
+@given(st.sets(st.integers(0, 20)), st.lists(st.tuples(st.integers(0, 25), st.booleans()), max_size=40))
+def test_account_equals_counting(expected: set[int], deliveries: list[tuple[int, bool]]) -> None:
+    delivered = [event for event, _ in deliveries]
+    flagged = np.array([flag for _, flag in deliveries], dtype=np.bool_)
+    found = account(_array(sorted(expected)), _array(delivered), flagged)
+    repetitions = [flag for index, (event, flag) in enumerate(deliveries) if event in delivered[:index]]
     assert found == Account(
         expected=len(expected),
         delivered=len(delivered),
         missing=len(expected - set(delivered)),
-        repeated=len(delivered) - len(set(delivered)),
+        repeated=repetitions.count(False),
+        again=repetitions.count(True),
         foreign=len(set(delivered) - expected),
     )
-    assert found.exact == (sorted(delivered) == sorted(expected))
+
+
+@given(st.sets(st.integers(0, 20)), st.lists(st.integers(0, 25), max_size=40))
+def test_an_account_is_exact_only_if_each_event_came_once(expected: set[int], delivered: list[int]) -> None:
+    assert account(_array(sorted(expected)), _array(delivered)).exact == (sorted(delivered) == sorted(expected))

@@ -13,6 +13,7 @@ from totalorder.demo.world import partitions
 from totalorder.errors import Error
 from totalorder.kafka_clients import consumer, kafka_errors
 from totalorder.sequencer.codec import StampsAssembler
+from totalorder.sequencer.control import Grant, decode_answer
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.stamps import StampedBatch
 
@@ -62,6 +63,16 @@ def read_stamps(bootstrap_servers: str, domain: str) -> Stamps:
             batches.add(batch.batch)
     event, g = _distinct(np.concatenate(events), np.concatenate(positions))
     return Stamps(event=event, g=g, entries=entries, batches=len(batches), records=records, bytes=size)
+
+
+def read_grants(bootstrap_servers: str, domain: str) -> dict[str, list[tuple[int, frozenset[str]]]]:
+    """Every grant so far, by id: from which position of the order on the subscriber holds which topics."""
+    found: dict[str, list[tuple[int, frozenset[str]]]] = {}
+    for record in _records(bootstrap_servers, DomainTopics(domain=domain).grants):
+        answer = decode_answer(record.value) if record.value is not None else None
+        if isinstance(answer, Grant):
+            found.setdefault(answer.id, []).append((answer.g, frozenset(answer.topics)))
+    return {id_: sorted(grants, key=lambda grant: grant[0]) for id_, grants in found.items()}
 
 
 def _records(bootstrap_servers: str, topic: str) -> Iterator[Any]:

@@ -45,6 +45,9 @@ class Account:
     delivered: int
     missing: int
     repeated: int
+    """Deliveries of what had been delivered before, without a flag that says so."""
+    again: int
+    """The same with the flag: the process was killed before it had acknowledged them."""
     foreign: int
     """Delivered without having been expected: never published, or not of its topics."""
 
@@ -99,14 +102,21 @@ def total(parts: Sequence[Agreement]) -> Agreement:
     return sum(parts, NONE)
 
 
-def account(expected: Ints, delivered: Ints) -> Account:
-    """Holds what was delivered against what had to be (`expected` has no event twice)."""
-    once = np.unique(delivered)
+def account(expected: Ints, delivered: Ints, again: npt.NDArray[np.bool_] | None = None) -> Account:
+    """Holds what was delivered against what had to be (`expected` has no event twice).
+
+    `again` marks deliveries that were flagged as possible repetitions.
+    """
+    once, first = np.unique(delivered, return_index=True)
+    repeated = np.ones(len(delivered), dtype=np.bool_)
+    repeated[first] = False
+    flagged = np.zeros(len(delivered), dtype=np.bool_) if again is None else again
     return Account(
         expected=len(expected),
         delivered=len(delivered),
         missing=len(np.setdiff1d(expected, once, assume_unique=True)),
-        repeated=len(delivered) - len(once),
+        repeated=int((repeated & ~flagged).sum()),
+        again=int((repeated & flagged).sum()),
         foreign=len(np.setdiff1d(once, expected, assume_unique=True)),
     )
 

@@ -19,6 +19,7 @@ from totalorder.errors import Error
 _KEEPER = Path(__file__).with_name("keeper.py")
 _TICK_S = 0.2
 _TAIL_LINES = 12
+_KILLED_S = 10.0
 
 
 class Member:
@@ -103,6 +104,8 @@ class Crew:
     ) -> None:
         for member in self.members:
             member.kill()
+        for member in self.members:
+            member.wait(_KILLED_S)
         assert self._keeper.stdin is not None
         self._keeper.stdin.close()
         self._keeper.wait()
@@ -110,7 +113,7 @@ class Crew:
     def start(self, name: str, role: str, **spec: object) -> Member:
         """Start a process that plays `role` of worker.py, with its own session, log file and `spec`."""
         log = self.folder / f"{name}.log"
-        with log.open("wb") as output:
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "totalorder.demo.worker", role],
                 stdin=subprocess.PIPE,
@@ -164,10 +167,15 @@ class Crew:
                 )
             if member.code != 0:
                 self.check()
-            self.forget(member)
+            self._forget(member)
 
-    def forget(self, member: Member) -> None:
-        """Strike off a process that has ended."""
+    def crash(self, member: Member) -> None:
+        """End a process by SIGKILL, on purpose."""
+        member.kill()
+        member.wait(_KILLED_S)
+        self._forget(member)
+
+    def _forget(self, member: Member) -> None:
         member.kill()  # of what it started something may be left
         self.members.remove(member)
         self._note(f"-{member.pid}")

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
-ROW = np.dtype([("event", "<i8"), ("topic", "<i8"), ("g", "<i8"), ("at_ms", "<i8")])
+ROW = np.dtype([("event", "<i8"), ("topic", "<i8"), ("g", "<i8"), ("at_ms", "<i8"), ("again", "<i8")])
 """event: see `event_number`; topic: index of the airport in the run's list; g: position in π, 0 where unknown;
-at_ms: wall clock."""
+at_ms: wall clock; again: 1 where the delivery was flagged `redelivered`."""
 
-_PACK = struct.Struct("<qqqq")
+_PACK = struct.Struct("<qqqqq")
 assert _PACK.size == ROW.itemsize
 _OFFSET_BITS = 48
 
@@ -25,7 +25,7 @@ def event_number(partition: int, offset: int) -> int:
 
 
 class Journal:
-    """Appends rows; what was added is in the file after `flush` or `close`."""
+    """Appends rows; what was added is in the file after `flush`, or at the end of the `with` block."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=1 << 16)
@@ -38,9 +38,9 @@ class Journal:
     ) -> None:
         self._file.close()
 
-    def add(self, *, event: int, topic: int, g: int, at_ms: int) -> None:
+    def add(self, *, event: int, topic: int, g: int, at_ms: int, again: bool = False) -> None:
         """Append one row."""
-        self._file.write(_PACK.pack(event, topic, g, at_ms))
+        self._file.write(_PACK.pack(event, topic, g, at_ms, again))
 
     def flush(self) -> None:
         """Hand everything to the operating system: it then outlives this process."""

@@ -6,6 +6,7 @@ folder is removed. Standard library only.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -29,7 +30,21 @@ def main() -> None:
     # A killed process may be in the middle of a write: the folder goes when nobody can put something into it any more.
     while any(map(_alive, groups)) and time.monotonic() < deadline:
         time.sleep(0.05)
+    while _held(os.path.join(sys.argv[1], "checkpoint", "lock")) and time.monotonic() < deadline:
+        time.sleep(0.05)
     shutil.rmtree(sys.argv[1], ignore_errors=True)
+
+
+def _held(lock: str) -> bool:
+    """Whether the sequencer's Java, which has a process session of its own, still lives: it holds the checkpoint's lock."""
+    try:
+        with open(lock) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _alive(group: int) -> bool:

@@ -1,6 +1,6 @@
 """The figures of a run, and whether the promise was kept."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -9,10 +9,11 @@ import numpy.typing as npt
 
 from totalorder.demo.audit import Stamps
 from totalorder.demo.compare import Account, Agreement, account, all_agreements, total
-from totalorder.demo.world import Board
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
+Grants = Sequence[tuple[int, frozenset[str]]]
+"""What one subscriber was granted: (position in the order, topics), by position."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +23,7 @@ class Side:
     deliveries: int
     missing: int
     repeated: int
+    again: int
     foreign: int
     agreement: Agreement
     disagreeing_pairs: int
@@ -43,7 +45,6 @@ class Figures:
     stamps_bytes: int
     stamps_bytes_per_event: float
     entries_per_event: float
-    changed_at_g: int
     ours: Side
     plain: Side
     boards_detail: Mapping[str, Mapping[str, int]]
@@ -62,36 +63,30 @@ class Figures:
         return {"ok": self.ok, **asdict(self)}
 
 
-def expected_events(board: Board, published: Rows, g: Ints, airports: list[str], changed_at_g: int) -> Ints:
-    """The events that a board has to deliver: `g[i]` is the place of `published[i]` in the order.
+def expected_events(grants: Grants, published: Rows, g: Ints, airports: Sequence[str]) -> Ints:
+    """The events that a subscriber has to deliver: `g[i]` is the place of `published[i]` in the order.
 
-    A board that changes its airports at position `changed_at_g` delivers the old ones' events up to there, and the new
-    ones' after it. All others were subscribed before anything was published.
+    From the position of a grant on it is the grant's topics that count, up to the position of the next one.
     """
-    before = np.isin(published["topic"], _indices(board.airports, airports))
-    if board.later is None:
-        return np.sort(published["event"][before])
-    after = np.isin(published["topic"], _indices(board.later, airports))
-    return np.sort(published["event"][np.where(g <= changed_at_g, before, after)])
-
-
-def expected_at_least(board: Board, published: Rows, airports: list[str]) -> int:
-    """How many events a board delivers in any case, wherever its change takes place."""
-    sure = board.airports if board.later is None else board.airports & board.later
-    return int(np.isin(published["topic"], _indices(sure, airports)).sum())
+    wanted = np.array([[airport in topics for airport in airports] for _, topics in grants], dtype=np.bool_)
+    in_force = np.searchsorted([position for position, _ in grants], g) - 1
+    if not len(grants):
+        return np.zeros(0, dtype=np.int64)
+    return np.sort(published["event"][(in_force >= 0) & wanted[in_force, published["topic"]]])
 
 
 def side(
     rows: Mapping[str, Rows], expected: Mapping[str, Ints], published: Rows
 ) -> tuple[Side, dict[str, Account], dict[tuple[str, str], Agreement]]:
     """Figures of one side, from what its subscribers wrote down."""
-    accounts = {id_: account(expected[id_], each["event"]) for id_, each in rows.items()}
+    accounts = {id_: account(expected[id_], each["event"], each["again"] != 0) for id_, each in rows.items()}
     agreements = all_agreements({id_: each["event"] for id_, each in rows.items()})
     p50, p99 = _delays(np.concatenate(list(rows.values())), published)
     found = Side(
         deliveries=sum(each.delivered for each in accounts.values()),
         missing=sum(each.missing for each in accounts.values()),
         repeated=sum(each.repeated for each in accounts.values()),
+        again=sum(each.again for each in accounts.values()),
         foreign=sum(each.foreign for each in accounts.values()),
         agreement=total(list(agreements.values())),
         disagreeing_pairs=sum(each.disagreements > 0 for each in agreements.values()),
@@ -108,7 +103,6 @@ def figures(
     expected: Mapping[str, Ints],
     published: Rows,
     stamps: Stamps,
-    changed_at_g: int,
 ) -> Figures:
     """Compares everything; what it took is filled in by `timed`."""
     our_side, accounts, our_pairs = side(ours, expected, published)
@@ -124,7 +118,6 @@ def figures(
         stamps_bytes=stamps.bytes,
         stamps_bytes_per_event=round(stamps.bytes / max(count, 1), 2),
         entries_per_event=round(stamps.entries / max(count, 1), 2),
-        changed_at_g=changed_at_g,
         ours=our_side,
         plain=plain_side,
         boards_detail={id_: asdict(each) for id_, each in accounts.items()},
@@ -138,10 +131,6 @@ def figures(
 def timed(found: Figures, seconds: Mapping[str, float]) -> Figures:
     """The same with the duration of each phase."""
     return replace(found, seconds={name: round(taken, 1) for name, taken in seconds.items()})
-
-
-def _indices(wanted: frozenset[str], airports: list[str]) -> list[int]:
-    return [index for index, airport in enumerate(airports) if airport in wanted]
 
 
 def _delays(rows: Rows, published: Rows) -> tuple[float, float]:

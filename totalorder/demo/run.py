@@ -12,11 +12,11 @@ import numpy.typing as npt
 from rich.console import Console
 
 from totalorder.broker import LocalBroker
-from totalorder.demo.audit import Stamps, read_stamps
+from totalorder.demo.audit import Stamps, read_grants, read_stamps
 from totalorder.demo.crew import Crew, Member
 from totalorder.demo.flights import Event, load_events
 from totalorder.demo.journal import read_journal
-from totalorder.demo.report import Figures, expected_at_least, expected_events, figures, timed
+from totalorder.demo.report import Figures, expected_events, figures, timed
 from totalorder.demo.screen import BoardRow, Screen
 from totalorder.demo.world import BOARDS, DOMAIN, KAFKA_TOPICS, PRODUCERS, Board, kafka_topic_of, producer_of
 from totalorder.kafka_clients import admin, kafka_errors
@@ -33,6 +33,9 @@ _END_TIMEOUT_S = 30.0
 _EXTRA_S = 1.0
 # Every producer must have heard the start before it comes.
 _HEAD_START_S = 0.5
+_KILL_AT = 0.3
+_CHANGE_AT = 0.6
+"""Parts of the time of publishing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +44,6 @@ class Plan:
 
     events: int
     publish_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pair:
-    """A board and its two processes."""
-
-    board: Board
-    ours: Member
-    plain: Member
 
 
 def run_demo(plan: Plan, console: Console) -> Figures:
@@ -92,8 +86,10 @@ class _Run:
         self._bootstrap_servers = bootstrap_servers
         self._airports = sorted({event.airport for event in events} | {name for board in BOARDS for name in board.ever})
         self._kafka_topic = kafka_topic_of(self._airports)
-        self._pairs: list[_Pair] = []
+        self._ours: dict[str, Member] = {}
+        self._plain: dict[str, Member] = {}
         self._producers: list[Member] = []
+        self._state = dict.fromkeys((board.id for board in BOARDS), "")
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
@@ -129,30 +125,28 @@ class _Run:
         self._screen.phase(
             "subscribers", f"{len(BOARDS)} boards, {len(BOARDS)} plain consumers, {len(PRODUCERS)} producers"
         )
-        self._pairs = [self._start_board(board) for board in BOARDS]
+        self._ours = {board.id: self._start_board("board", board) for board in BOARDS}
+        self._plain = {board.id: self._start_board("plain", board) for board in BOARDS}
         self._producers = [self._start_producer(producer.name) for producer in PRODUCERS]
         self._screen.boards(self._rows)
-        everyone = [pair.ours for pair in self._pairs] + [pair.plain for pair in self._pairs] + self._producers
         self._crew.until(
-            lambda: all(member.status.get("ready") for member in everyone),
+            lambda: all(member.status.get("ready") for member in self._everyone()),
             what="Starting subscribers and producers",
             timeout_s=_GRANT_TIMEOUT_S,
         )
 
-    def _start_board(self, board: Board) -> _Pair:
-        spec = {
-            "id": board.id,
-            "domain": DOMAIN,
-            "bootstrap_servers": self._bootstrap_servers,
-            "airports": sorted(board.airports),
-            "all_airports": self._airports,
-            "kafka_topics": sorted({self._kafka_topic[airport] for airport in board.ever}),
-        }
-        members = [
-            self._crew.start(f"{role}-{board.id}", role, journal=str(self._journal(role, board.id)), **spec)
-            for role in ("board", "plain")
-        ]
-        return _Pair(board=board, ours=members[0], plain=members[1])
+    def _start_board(self, role: str, board: Board) -> Member:
+        return self._crew.start(
+            f"{role}-{board.id}",
+            role,
+            id=board.id,
+            domain=DOMAIN,
+            bootstrap_servers=self._bootstrap_servers,
+            airports=sorted(board.airports),
+            all_airports=self._airports,
+            kafka_topics=sorted({self._kafka_topic[airport] for airport in board.ever}),
+            journal=str(self._journal(role, board.id)),
+        )
 
     def _start_producer(self, name: str) -> Member:
         path = self._crew.folder / f"{name}.events"
@@ -179,63 +173,70 @@ class _Run:
     # --- running ------------------------------------------------------------------------------------------------------
 
     def publish(self) -> None:
-        """All producers, each at its own pace; half-way one board changes its airports."""
+        """All producers, each at its own pace. On the way one board is killed and another one changes its airports."""
         self._screen.phase("publishing")
         start = time.time() + _HEAD_START_S
         for producer in self._producers:
             producer.tell(start=start)
-        changing = [pair for pair in self._pairs if pair.board.later is not None]
+        incidents = [(_CHANGE_AT, self._change, board) for board in BOARDS if board.later is not None]
+        incidents += [(_KILL_AT, self._kill, board) for board in BOARDS if board.killed]
 
         def tick() -> None:
-            if changing and time.time() - start > self._plan.publish_s / 2:
-                self._change(changing.pop())
-            count = sum(producer.status.get("count", 0) for producer in self._producers)
+            count = sum(_count(producer) for producer in self._producers)
             self._screen.note(f"{count:,} of {len(self._events):,} events", (count, len(self._events)))
+            if incidents and time.time() - start > incidents[-1][0] * self._plan.publish_s:
+                _, happen, board = incidents.pop()
+                happen(board)
 
         self._crew.until(
-            lambda: all(producer.status.get("done") for producer in self._producers) and not changing,
+            lambda: all(producer.status.get("done") for producer in self._producers) and not incidents,
             what="Publishing",
             timeout_s=2 * self._plan.publish_s + _DRAIN_TIMEOUT_S,
             tick=tick,
         )
         self._published = np.concatenate([read_journal(self._journal("produce", each.name)) for each in PRODUCERS])
-        self._screen.note(f"{len(self._published):,} events acknowledged")
+        self._screen.note(f"{len(self._published):,} events acknowledged by Kafka")
 
-    def _change(self, pair: _Pair) -> None:
-        assert pair.board.later is not None
-        for member in (pair.ours, pair.plain):
-            member.tell(airports=sorted(pair.board.later))
+    def _kill(self, board: Board) -> None:
+        self._crew.crash(self._ours[board.id])
+        self._ours[board.id] = self._start_board("board", board)
+        self._state[board.id] = "killed, restarted"
+
+    def _change(self, board: Board) -> None:
+        assert board.later is not None
+        for member in (self._ours[board.id], self._plain[board.id]):
+            member.tell(airports=sorted(board.later))
+        self._state[board.id] = "changed topics"
 
     def drain(self) -> None:
-        """Wait until every board has what it must have at least, every stamp is written, and then the exact number."""
+        """Wait for all stamps, and then for every board to have the number of events that it must have."""
         self._screen.phase("draining")
-        least = {pair.board.id: expected_at_least(pair.board, self._published, self._airports) for pair in self._pairs}
-        self._wait_for_counts(least)
         self._crew.until(
-            lambda: all("changed_at_g" in pair.ours.status for pair in self._pairs if pair.board.later is not None),
-            what="The grant of the changed subscription",
+            lambda: (
+                all(self._ours[board.id].status.get("changed") for board in BOARDS if board.later is not None)
+                and all(member.status.get("ready") for member in self._ours.values())
+            ),
+            what="The grants of the changed and of the restarted subscriber",
             timeout_s=_GRANT_TIMEOUT_S,
         )
-        self._changed_at_g = max(pair.ours.status.get("changed_at_g", 0) for pair in self._pairs)
         self._stamps = self._read_stamps()
+        grants = read_grants(self._bootstrap_servers, DOMAIN)
         g = self._stamps.g_of(self._published["event"])
         self._expected = {
-            pair.board.id: expected_events(pair.board, self._published, g, self._airports, self._changed_at_g)
-            for pair in self._pairs
+            id_: expected_events(grants.get(id_, ()), self._published, g, self._airports) for id_ in self._ours
         }
         self._wait_for_counts({id_: len(events) for id_, events in self._expected.items()})
-        self._screen.note(f"{sum(map(len, self._expected.values())):,} deliveries")
 
     def _wait_for_counts(self, wanted: dict[str, int]) -> None:
         """Gives up when nothing moves any more: what is missing then is counted, and shown in the end."""
         moved = _Patience(_STANDSTILL_S)
 
         def tick() -> None:
-            moved.saw(sum(_count(pair.ours) + _count(pair.plain) for pair in self._pairs))
-            self._screen.note(f"{sum(_count(pair.ours) for pair in self._pairs):,} deliveries")
+            moved.saw(sum(map(_count, (*self._ours.values(), *self._plain.values()))))
+            self._screen.note(f"{sum(map(_count, self._ours.values())):,} deliveries")
 
         self._crew.until(
-            lambda: moved.exhausted or all(_count(pair.ours) >= wanted[pair.board.id] for pair in self._pairs),
+            lambda: moved.exhausted or all(_count(self._ours[id_]) >= wanted[id_] for id_ in wanted),
             what="Delivering the rest",
             timeout_s=_DRAIN_TIMEOUT_S,
             tick=tick,
@@ -255,19 +256,17 @@ class _Run:
 
     def compare(self) -> Figures:
         """Ends the subscribers and holds what they wrote down against each other and against what was published."""
-        self._screen.phase("comparing", f"{len(self._pairs) * (len(self._pairs) - 1) // 2} pairs of subscribers")
+        self._screen.phase("comparing", f"{len(BOARDS) * (len(BOARDS) - 1) // 2} pairs of subscribers")
         self._crew.until(_after(_EXTRA_S), what="Waiting for repeated events", timeout_s=_END_TIMEOUT_S)
-        everyone = [pair.ours for pair in self._pairs] + [pair.plain for pair in self._pairs] + self._producers
-        for member in everyone:
+        for member in self._everyone():
             member.tell(stop=True)
-        self._crew.dismiss(everyone, timeout_s=_END_TIMEOUT_S)
+        self._crew.dismiss(self._everyone(), timeout_s=_END_TIMEOUT_S)
         return figures(
             ours=self._delivered("board"),
             plain=self._delivered("plain"),
             expected=self._expected,
             published=self._published,
             stamps=self._stamps,
-            changed_at_g=self._changed_at_g,
         )
 
     def end(self) -> None:
@@ -276,21 +275,24 @@ class _Run:
         self._sequencer.terminate()
         self._crew.dismiss([self._sequencer], timeout_s=_END_TIMEOUT_S)
 
+    def _everyone(self) -> list[Member]:
+        return [*self._ours.values(), *self._plain.values(), *self._producers]
+
     def _delivered(self, role: str) -> dict[str, Rows]:
-        return {pair.board.id: read_journal(self._journal(role, pair.board.id)) for pair in self._pairs}
+        return {board.id: read_journal(self._journal(role, board.id)) for board in BOARDS}
 
     def _journal(self, role: str, name: str) -> Path:
         return self._crew.folder / f"{role}-{name}.journal"
 
     def _rows(self) -> Iterator[BoardRow]:
-        for pair in self._pairs:
-            ours = pair.ours.status
+        for board in BOARDS:
+            ours, plain = self._ours[board.id], self._plain[board.id]
             yield BoardRow(
-                board=pair.board,
-                state=ours.get("state", ""),
-                ours=_count(pair.ours),
-                plain=_count(pair.plain),
-                last=ours.get("last", ""),
+                board=board,
+                state=self._state[board.id],
+                ours=_count(ours),
+                plain=_count(plain),
+                last=ours.status.get("last", ""),
             )
 
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from totalorder.demo.report import Figures, Side
-from totalorder.demo.world import Board
+from totalorder.demo.world import BOARDS, Board
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +151,13 @@ def _summary(found: Figures) -> Table:
         f"{found.stamps:,} in {found.batches:,} batches; {found.stamps_bytes_per_event:.1f} bytes per event as stored, "
         f"{found.entries_per_event:.1f} clock entries per event",
     )
-    changed = next((name for name in found.boards_detail if name == "delta"), "")
-    table.add_row("subscribers", f"{found.boards} processes of each kind; {changed!r} changed its topics in mid-run")
+    changed = next(board.name for board in BOARDS if board.later)
+    killed = next(board.name for board in BOARDS if board.killed)
+    table.add_row(
+        "subscribers",
+        f"{found.boards} processes of each kind; of ours, in mid-run {changed!r} changed its topics and {killed!r} was "
+        f"killed with -9 and restarted ({found.ours.again:,} unacknowledged events came again, flagged)",
+    )
     return table
 
 

@@ -16,12 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from totalorder.demo.journal import Journal, event_number
+from totalorder.demo.journal import Journal, event_number, read_journal
 from totalorder.demo.world import partitions
 
 _POLL_S = 0.2
 _SAY_EVERY_S = 0.25
 _FLUSH_TIMEOUT_S = 60.0
+_SAVE_EVERY_S = 1.0
+_GRANT_TIMEOUT_S = 110.0
+_ACK_EVERY = 100
 
 
 class Demo:
@@ -30,10 +33,10 @@ class Demo:
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "wb", buffering=0)
         os.dup2(2, 1)
-        self.spec: dict[str, Any] = json.loads(sys.stdin.buffer.readline() or self._gone())
         self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._said_at = 0.0
         threading.Thread(target=self._listen, name="orders", daemon=True).start()
+        self.spec = self.await_order()
 
     def say(self, **status: object) -> None:
         """Tell the demo."""
@@ -57,11 +60,12 @@ class Demo:
         return self._orders.get()
 
     def _listen(self) -> None:
-        for line in sys.stdin.buffer:
-            self._orders.put(json.loads(line))
-        self._gone()
-
-    def _gone(self) -> bytes:
+        # Not by sys.stdin: its lock would be held for ever, and the interpreter wants it to end.
+        heard = b""
+        while chunk := os.read(0, 1 << 16):
+            *lines, heard = (heard + chunk).split(b"\n")
+            for line in lines:
+                self._orders.put(json.loads(line))
         os._exit(1)
 
 
@@ -73,18 +77,17 @@ class _Delivery:
         self._journal = journal
         self._partition = {source: index for index, source in enumerate(partitions())}
         self._airport = {airport: index for index, airport in enumerate(demo.spec["all_airports"])}
-        self._count = 0
+        self._seen = set(read_journal(Path(demo.spec["journal"]))["event"].tolist())
         self._last = b""
 
-    def take(self, *, source: tuple[str, int], offset: int, airport: str, value: bytes, g: int) -> None:
+    def take(
+        self, *, source: tuple[str, int], offset: int, airport: str, value: bytes, g: int = 0, again: bool = False
+    ) -> None:
         """The handler: write it down."""
-        self._journal.add(
-            event=event_number(self._partition[source], offset),
-            topic=self._airport[airport],
-            g=g,
-            at_ms=time.time_ns() // 1_000_000,
-        )
-        self._count += 1
+        event = event_number(self._partition[source], offset)
+        at_ms = time.time_ns() // 1_000_000
+        self._journal.add(event=event, topic=self._airport[airport], g=g, at_ms=at_ms, again=again)
+        self._seen.add(event)
         self._last = value
 
     def show(self, *, now: bool = False) -> None:
@@ -95,7 +98,7 @@ class _Delivery:
             self._demo.say_sometimes(self._status)
 
     def _status(self) -> dict[str, object]:
-        return {"count": self._count, "last": self._last.decode()}
+        return {"count": len(self._seen), "last": self._last.decode()}
 
 
 def produce(demo: Demo) -> None:
@@ -132,6 +135,48 @@ def produce(demo: Demo) -> None:
     demo.await_order()
 
 
+def board(demo: Demo) -> None:
+    """A subscriber of totalorder: what it has written down it acknowledges, and so gets each event once."""
+    from totalorder import Event, Subscriber
+
+    spec = demo.spec
+    with (
+        Journal(Path(spec["journal"])) as journal,
+        Subscriber(
+            spec["airports"],
+            id=spec["id"],
+            domain=spec["domain"],
+            bootstrap_servers=spec["bootstrap_servers"],
+            start_timeout_s=_GRANT_TIMEOUT_S,
+            save_interval_s=_SAVE_EVERY_S,
+        ) as subscriber,
+    ):
+        delivery = _Delivery(demo, journal)
+        demo.say(ready=True)
+        while not (order := demo.order()).get("stop"):
+            if "airports" in order:
+                subscriber.subscribe(order["airports"])
+                demo.say(changed=True)
+            last: Event | None = None
+            event = subscriber.poll(_POLL_S)
+            while event is not None:
+                last = event
+                delivery.take(
+                    source=(event.kafka_topic, event.partition),
+                    offset=event.offset,
+                    airport=event.topic,
+                    value=event.value or b"",
+                    g=event.g,
+                    again=event.tag is not None,
+                )
+                event = subscriber.poll(0.0) if subscriber.metrics().unacknowledged < _ACK_EVERY else None
+            if last is not None:
+                journal.flush()
+                subscriber.ack(last)
+            delivery.show()
+        delivery.show(now=True)
+
+
 def plain(demo: Demo) -> None:
     """A subscriber as one writes it with Kafka alone: a consumer in a poll loop that picks its airports by key."""
     from kafka import KafkaConsumer, TopicPartition
@@ -159,7 +204,6 @@ def plain(demo: Demo) -> None:
                             offset=record.offset,
                             airport=airport,
                             value=record.value,
-                            g=0,
                         )
             delivery.show()
         delivery.show(now=True)
@@ -179,7 +223,7 @@ def _wait_until(at_s: float) -> None:
         time.sleep(left_s)
 
 
-ROLES: dict[str, Callable[[Demo], None]] = {"produce": produce, "plain": plain, "sequence": sequence}
+ROLES: dict[str, Callable[[Demo], None]] = {"produce": produce, "board": board, "plain": plain, "sequence": sequence}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](Demo())

@@ -30,6 +30,8 @@ class Board:
     name: str
     airports: frozenset[str]
     later: frozenset[str] | None = None
+    killed: bool = False
+    """Whether its subscriber is killed by SIGKILL on the way and started again."""
 
     @property
     def ever(self) -> frozenset[str]:
@@ -61,7 +63,7 @@ BOARDS = (
     Board(id="laguardia", name="LaGuardia", airports=_set("LGA")),
     Board(id="jfk-west", name="JFK and the west coast", airports=_WEST_COAST | {"JFK"}),
     Board(id="chicago", name="Chicago corridor", airports=_set("ORD MDW LGA EWR")),
-    Board(id="florida", name="Newark and Florida", airports=_FLORIDA | {"EWR"}),
+    Board(id="florida", name="Newark and Florida", airports=_FLORIDA | {"EWR"}, killed=True),
     Board(id="delta", name="Delta hubs", airports=_DELTA, later=_DELTA - {"JFK", "CVG"} | {"BOS", "FLL"}),
     Board(id="shuttle", name="East coast shuttle", airports=_set("LGA JFK BOS DCA IAD PHL BWI")),
     Board(id="control", name="Control room", airports=_LARGE | set(NEW_YORK)),

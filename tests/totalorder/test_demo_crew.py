@@ -1,0 +1,77 @@
+"""No process of the demo outlives it, and no file: not after an error, and not after kill -9."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from totalorder.demo.crew import Crew
+from totalorder.errors import Error
+
+_PATIENCE_S = 30
+# A stand-in for the demo: it starts a worker that waits for orders, and then waits itself.
+_DEMO = """
+import sys, threading
+from totalorder.demo.crew import Crew
+with Crew() as crew:
+    member = crew.start("idle", "produce")
+    print(member.pid, crew.folder, flush=True)
+    threading.Event().wait()
+"""
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not until():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is alive; a zombie that nobody has waited for yet is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_the_demo(number: signal.Signals) -> None:
+    with subprocess.Popen([sys.executable, "-c", _DEMO], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as demo:
+        assert demo.stdout is not None
+        pid, folder = demo.stdout.readline().decode().split(maxsplit=1)
+        assert _runs(int(pid))
+        demo.send_signal(number)
+    _wait(lambda: not _runs(int(pid)) and not Path(folder.strip()).exists())
+
+
+def test_a_process_that_dies_is_an_error_with_the_end_of_its_log() -> None:
+    with Crew() as crew:
+        member = crew.start("broken", "no-such-role")
+        with pytest.raises(Error, match=r"'broken' ended with code 1[\s\S]*KeyError"):
+            crew.until(lambda: False, what="Nothing", timeout_s=_PATIENCE_S)
+        folder = crew.folder
+    assert member.code == 1
+    assert not folder.exists()
+
+
+def test_waiting_has_an_end_that_names_what_was_awaited() -> None:
+    with Crew() as crew, pytest.raises(Error, match=r"The tide took longer than 0.1 s"):
+        crew.until(lambda: False, what="The tide", timeout_s=0.1)
+
+
+def test_a_process_that_is_crashed_on_purpose_is_no_error() -> None:
+    with Crew() as crew:
+        member = crew.start("idle", "produce")
+        crew.crash(member)
+        assert member.code == -signal.SIGKILL
+        crew.check()
+        assert not crew.members
+    with pytest.raises(ProcessLookupError):
+        os.killpg(member.pid, 0)
