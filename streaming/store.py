@@ -58,14 +58,17 @@ class HadoopStore:
     """A directory behind a URI, through the file systems that the Spark session knows."""
 
     def __init__(self, spark: SparkSession, root: str) -> None:
-        jvm: Any = spark.sparkContext._jvm
-        self._path = jvm.org.apache.hadoop.fs.Path
-        self._options = jvm.org.apache.hadoop.fs.Options
-        self._create_flags = jvm.java.util.EnumSet.of(jvm.org.apache.hadoop.fs.CreateFlag.CREATE)
-        self._streams = jvm.org.apache.commons.io.IOUtils
+        gateway: Any = spark.sparkContext._gateway
+        hadoop: Any = gateway.jvm.org.apache.hadoop.fs
         self._root = root.rstrip("/")
+        self._path = hadoop.Path
         configuration = spark._jsparkSession.sessionState().newHadoopConf()
-        self._files = self._path(self._root).getFileSystem(configuration)
+        location = self._path(self._root)
+        self._files = location.getFileSystem(configuration)
+        self._context = hadoop.FileContext.getFileContext(location.toUri(), configuration)
+        self._overwrite = gateway.new_array(hadoop.Options.Rename, 1)
+        self._overwrite[0] = hadoop.Options.Rename.OVERWRITE
+        self._read_all = gateway.jvm.org.apache.commons.io.IOUtils.toByteArray
 
     def read(self, name: str) -> str | None:
         path = self._path(f"{self._root}/{name}")
@@ -73,26 +76,19 @@ class HadoopStore:
             return None
         stream = self._files.open(path)
         try:
-            return bytes(self._streams.toByteArray(stream)).decode()
+            return bytes(self._read_all(stream)).decode()
         finally:
             stream.close()
 
     def write(self, name: str, text: str) -> None:
-        """Replaces the file by a rename that overwrites, where the store has one."""
-        target, aside = self._path(f"{self._root}/{name}"), self._path(f"{self._root}/.{name}.tmp")
-        self._write_plain(aside, text)
-        # FileSystem.rename refuses to replace a file on some stores: the old one goes first, and `read` is only ever
-        # called by the one job that writes.
-        if self._files.exists(target):
-            self._files.delete(target, False)
-        self._files.rename(aside, target)
-
-    def _write_plain(self, path: Any, text: str) -> None:
-        stream = self._files.create(path, True)
+        """Replaces the file by a rename that overwrites: one step on HDFS; an object store copies and deletes."""
+        target, aside = self._path(f"{self._root}/{name}"), self._path(f"{self._root}/_{name}.tmp")
+        stream = self._files.create(aside, True)
         try:
             stream.write(bytearray(text.encode()))
         finally:
             stream.close()
+        self._context.rename(aside, target, self._overwrite)
 
     def names(self, folder: str) -> list[str]:
         path = self._path(f"{self._root}/{folder}")

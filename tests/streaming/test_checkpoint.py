@@ -1,0 +1,107 @@
+"""The record beside the checkpoint, what is read from Spark's logs, and the lock."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from totalorder.config import make_settings
+from totalorder.errors import StateError
+from totalorder.streaming.checkpoint import CheckpointLock, read_checkpoint
+from totalorder.streaming.record import DomainRecord
+from totalorder.streaming.store import HadoopStore, LocalStore, Store
+
+SETTINGS = make_settings(domain="d", topics=("a",), checkpoint_dir="x")
+RECORD = DomainRecord.begin(SETTINGS, starts={("a", 0): 3}, topic_ids={"a": "id-a", "d.stamps": "id-s"})
+
+
+@pytest.fixture(params=["local", "hadoop"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "local":
+        return LocalStore(tmp_path)
+    spark: SparkSession = request.getfixturevalue("spark")
+    return HadoopStore(spark, tmp_path.as_uri())
+
+
+def log(root: Path, name: str, batch: int, *lines: str) -> None:
+    path = root / "query" / name / str(batch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["v1", *lines]), encoding="utf-8")
+
+
+def test_a_record_comes_back_as_it_was() -> None:
+    assert DomainRecord.decode(RECORD.encode(), "here") == RECORD
+    admitted = RECORD.admitting({"b": "id-b"})
+    assert admitted.event_topics(SETTINGS.own_topics.own()) == {"a", "b"}
+    assert admitted.starts == RECORD.starts
+
+
+def test_two_checkpoints_never_have_one_identity() -> None:
+    assert RECORD.identity != DomainRecord.begin(SETTINGS, starts={}, topic_ids={}).identity
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 1, "identity": 3}'])
+def test_a_damaged_record_is_refused(text: str) -> None:
+    with pytest.raises(StateError, match="is damaged"):
+        DomainRecord.decode(text, "here")
+
+
+def test_a_record_of_another_version_is_refused() -> None:
+    content = {**json.loads(RECORD.encode()), "version": 2}
+    with pytest.raises(StateError, match="has version 2"):
+        DomainRecord.decode(json.dumps(content), "here")
+
+
+def test_store_and_facts(store: Store, tmp_path: Path) -> None:
+    assert store.read("domain.json") is None
+    assert store.names("query/commits") == []
+    facts = read_checkpoint(store, "here")
+    assert (facts.record, facts.planned, facts.committed, facts.next_offsets) == (None, -1, -1, {})
+    store.write("domain.json", "first")
+    store.write("domain.json", RECORD.encode())
+    for batch in range(12):
+        log(tmp_path, "offsets", batch, "{}", json.dumps({"a": {"0": batch, "1": 7}}))
+        log(tmp_path, "commits", batch, "{}")
+    log(tmp_path, "offsets", 12, "{}", json.dumps({"a": {"0": 99, "1": 7}}))
+    facts = read_checkpoint(store, "here")
+    assert facts.record == RECORD
+    assert (facts.planned, facts.committed) == (12, 11)
+    assert facts.next_offsets == {("a", 0): 11, ("a", 1): 7}
+    assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
+
+
+@pytest.mark.parametrize("lines", [None, (), ("{}",), ("{}", "{half"), ("{}", "[]")])
+def test_a_damaged_log_of_offsets_is_refused(tmp_path: Path, lines: tuple[str, ...] | None) -> None:
+    log(tmp_path, "commits", 0, "{}")
+    if lines is not None:
+        log(tmp_path, "offsets", 0, *lines)
+    with pytest.raises(StateError, match=r"query/offsets/0 is (missing|damaged), and batch 0 was committed"):
+        read_checkpoint(LocalStore(tmp_path), "here")
+
+
+def test_one_driver_at_a_time(tmp_path: Path) -> None:
+    with CheckpointLock(tmp_path, wait_s=0), pytest.raises(StateError, match="in use by another sequencer"):
+        CheckpointLock(tmp_path, wait_s=60)  # the holder lives, so nothing is waited for
+    CheckpointLock(tmp_path, wait_s=0).release()
+
+
+def test_the_lock_lives_on_in_a_child_that_inherits_it(tmp_path: Path) -> None:
+    """As Spark's Java does when Python is killed first."""
+    script = """
+import sys, subprocess, pathlib
+from totalorder.streaming.checkpoint import CheckpointLock
+lock = CheckpointLock(pathlib.Path(sys.argv[1]), 0)
+child = subprocess.Popen(["sleep", "600"], pass_fds=(lock.fd,), stdout=subprocess.DEVNULL)
+print(child.pid, flush=True)
+"""
+    holder = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    child, _ = holder.communicate(timeout=60)
+    try:
+        with pytest.raises(StateError, match="in use"):
+            CheckpointLock(tmp_path, wait_s=0.3)
+    finally:
+        subprocess.run(["kill", "-KILL", child.strip()], check=True)
+    CheckpointLock(tmp_path, wait_s=30).release()

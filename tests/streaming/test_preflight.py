@@ -1,0 +1,234 @@
+"""The decision whether the job may run: every rule, and every problem at once."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from totalorder.config import DAY_MS, Settings, make_settings
+from totalorder.errors import PreflightFailed
+from totalorder.streaming import preflight
+from totalorder.streaming.checkpoint import CheckpointFacts
+from totalorder.streaming.preflight import Facts, TopicFacts
+from totalorder.streaming.record import DomainRecord
+
+NOW_MS = 1_800_000_000_000
+SAFE = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "3600000"}
+NEW = CheckpointFacts(record=None, planned=-1, committed=-1, next_offsets={})
+
+
+def settings(**more: object) -> Settings:
+    return make_settings(**{"domain": "d", "topics": ("a", "b"), "checkpoint_dir": "/ckpt", **more})
+
+
+def topic(topic_id: str, earliest: int = 0, latest: int = 0, parts: int = 1, **configs: str) -> TopicFacts:
+    return TopicFacts(
+        topic_id=topic_id,
+        earliest=dict.fromkeys(range(parts), earliest),
+        latest=dict.fromkeys(range(parts), latest),
+        configs={**SAFE, **{key.replace("_", "."): value for key, value in configs.items()}},
+    )
+
+
+def own(given: Settings, latest: int = 0) -> dict[str, TopicFacts]:
+    return {
+        made.name: TopicFacts(
+            topic_id=f"id-{made.name}",
+            earliest=dict.fromkeys(range(made.partitions), 0),
+            latest=dict.fromkeys(range(made.partitions), latest),
+            configs=made.configs,
+        )
+        for made in preflight.own_topics(given)
+    }
+
+
+def events() -> dict[str, TopicFacts]:
+    return {"a": topic("id-a", latest=10), "b": topic("id-b", latest=10, parts=2)}
+
+
+def begun(given: Settings, **more: object) -> CheckpointFacts:
+    """A checkpoint of the domain that has read 5 records of each partition."""
+    ids = {name: facts.topic_id for name, facts in {**own(given), **events()}.items()}
+    record = DomainRecord.begin(given, starts={}, topic_ids=ids)
+    read = {("a", 0): 5, ("b", 0): 5, ("b", 1): 5, ("d.control", 0): 0}
+    return replace(CheckpointFacts(record=record, planned=3, committed=2, next_offsets=read), **more)  # type: ignore[arg-type]
+
+
+def problems(
+    given: Settings, topics: Mapping[str, TopicFacts], checkpoint: CheckpointFacts = NEW, stamped: int = 0
+) -> str:
+    facts = Facts(topics=topics, checkpoint=checkpoint, stamped=stamped, now_ms=NOW_MS)
+    try:
+        preflight.check(given, facts)
+    except PreflightFailed as failed:
+        return str(failed)
+    return ""
+
+
+def test_a_first_start_creates_the_domains_topics() -> None:
+    given = settings()
+    facts = Facts(topics=events(), checkpoint=NEW, stamped=0, now_ms=NOW_MS)
+    preflight.check(given, facts)
+    made = {new.name: new for new in preflight.missing_own(given, facts)}
+    assert sorted(made) == ["d.control", "d.grants", "d.positions", "d.stamps"]
+    assert made["d.control"].configs["retention.ms"] == "-1"
+    assert made["d.grants"].configs["cleanup.policy"] == "compact"
+    assert int(made["d.grants"].configs["min.compaction.lag.ms"]) >= int(made["d.stamps"].configs["retention.ms"])
+    assert made["d.stamps"].partitions == given.stamps_partitions
+
+
+def test_a_later_start_is_quiet() -> None:
+    given = settings()
+    assert problems(given, {**own(given, latest=9), **events()}, begun(given), stamped=4) == ""
+
+
+def test_stamps_kept_for_ever_are_never_outlived_by_compaction() -> None:
+    given = settings(topic_settings={"stamps_retention_ms": -1})
+    (grants,) = [made for made in preflight.own_topics(given) if made.name == "d.grants"]
+    assert int(grants.configs["min.compaction.lag.ms"]) > 100 * 365 * DAY_MS
+
+
+@pytest.mark.parametrize("starting", ["earliest", "latest"])
+def test_starts_become_concrete(starting: str) -> None:
+    given = settings(starting_offsets=starting)
+    found = preflight.starts(given, Facts(topics=events(), checkpoint=NEW, stamped=0, now_ms=NOW_MS))
+    offset = 0 if starting == "earliest" else 10
+    assert found == {("a", 0): offset, ("b", 0): offset, ("b", 1): offset}
+
+
+def test_all_problems_at_once() -> None:
+    said = problems(settings(), {"a": topic("id-a", cleanup_policy="compact,delete")})
+    assert "2 problems" in said
+    assert "topic a has cleanup.policy=compact,delete" in said
+    assert "topic b does not exist" in said
+
+
+def test_timestamps_that_spark_cannot_read() -> None:
+    wild = {"message_timestamp_after_max_ms": str(2**63 - 1)}
+    assert "message.timestamp.after.max.ms" in problems(settings(topics=("a",)), {"a": topic("id-a", **wild)})
+    stamped_by_broker = topic("id-a", message_timestamp_type="LogAppendTime", **wild)
+    assert problems(settings(topics=("a",)), {"a": stamped_by_broker}) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "says"),
+    [
+        ("d.stamps", {"cleanup.policy": "compact"}, "must have delete"),
+        ("d.grants", {"cleanup.policy": "delete"}, "must have compact"),
+        ("d.control", {"retention.ms": "604800000"}, "must keep everything"),
+        ("d.control", {"cleanup.policy": "compact"}, "must have delete"),
+    ],
+)
+def test_own_topics_with_other_settings(name: str, changed: dict[str, str], says: str) -> None:
+    given = settings()
+    topics = {**own(given), **events()}
+    topics[name] = replace(topics[name], configs={**topics[name].configs, **changed})
+    assert says in problems(given, topics)
+
+
+def test_own_topics_with_other_partitions() -> None:
+    given = settings()
+    topics = {**own(settings(stamps_partitions=2)), **events()}
+    assert "d.stamps has 2 partitions and must have 4" in problems(given, topics)
+
+
+def test_a_lost_checkpoint_never_restarts_the_clocks() -> None:
+    given = settings()
+    assert "clocks would start at 1" in problems(given, {**own(given, latest=7), **events()}, stamped=3)
+
+
+def test_a_checkpoint_of_something_else() -> None:
+    given = settings()
+    assert "no domain.json" in problems(given, events(), replace(NEW, planned=4))
+
+
+def test_a_checkpoint_of_another_domain() -> None:
+    other = settings(domain="e")
+    said = problems(settings(), {**own(settings()), **events()}, begun(other))
+    assert "domain is 'd' and the checkpoint was made with 'e'" in said
+    assert "1 problem" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("shards", 2), ("min_subscriptions", 2), ("topic_by", "key"), ("keyframe_every", 7), ("stamps_partitions", 8)],
+)
+def test_fixed_settings(name: str, value: object) -> None:
+    was = settings()
+    said = problems(settings(**{name: value}), {**own(was), **events()}, begun(was))
+    assert f"{name} is {value!r} and the checkpoint was made with" in said
+
+
+def test_a_recreated_topic_even_one_grown_past_its_old_end() -> None:
+    given = settings()
+    topics = {**own(given), **events(), "a": topic("another", latest=500)}
+    assert "topic a was deleted and created again" in problems(given, topics, begun(given))
+
+
+def test_own_topics_lost_or_recreated() -> None:
+    given = settings()
+    topics = {**own(given), **events()}
+    del topics["d.stamps"]
+    topics["d.grants"] = replace(topics["d.grants"], topic_id="another")
+    said = problems(given, topics, begun(given))
+    assert "topic d.stamps of the checkpoint does not exist any more" in said
+    assert "topic d.grants was deleted and created again" in said
+
+
+def test_a_topic_taken_out_of_the_settings_or_deleted() -> None:
+    given = settings()
+    topics = {**own(given), **events()}
+    assert "topic b was taken out" in problems(settings(topics=("a",)), topics, begun(given))
+    del topics["b"]
+    assert "topic b of the checkpoint does not exist" in problems(given, topics, begun(given))
+
+
+def test_retention_passed_the_checkpoint() -> None:
+    given = settings()
+    topics = {**own(given), **events(), "a": topic("id-a", earliest=8, latest=10)}
+    assert "topic a, partition 0: offsets 5 to 7 were removed" in problems(given, topics, begun(given))
+    topics["a"] = topic("id-a", earliest=5, latest=10)
+    assert problems(given, topics, begun(given)) == ""
+
+
+def test_retention_before_the_first_batch_counts_from_the_start() -> None:
+    given = settings()
+    checkpoint = begun(given, committed=-1, planned=-1, next_offsets={})
+    assert checkpoint.record is not None
+    checkpoint = replace(checkpoint, record=replace(checkpoint.record, starts={("a", 0): 3}))
+    topics = {**own(given), **events(), "a": topic("id-a", earliest=3, latest=10)}
+    assert problems(given, topics, checkpoint) == ""
+    topics["a"] = topic("id-a", earliest=4, latest=10)
+    assert "offsets 3 to 3 were removed" in problems(given, topics, checkpoint)
+
+
+def test_a_topic_that_was_cut_short() -> None:
+    given = settings()
+    topics = {**own(given), **events(), "a": topic("id-a", latest=4)}
+    assert "ends at offset 4, and 5 were already read" in problems(given, topics, begun(given))
+
+
+def test_control_is_watched_like_events() -> None:
+    given = settings()
+    topics = {**own(given, latest=9), **events()}
+    topics["d.control"] = replace(topics["d.control"], earliest={0: 6})
+    assert "topic d.control, partition 0: offsets 0 to 5 were removed" in problems(given, topics, begun(given))
+
+
+def test_a_new_topic_must_be_whole() -> None:
+    given = settings(topics=("a", "b", "c"))
+    topics = {**own(given), **events(), "c": topic("id-c", earliest=2, latest=9)}
+    assert "topic c is new to the domain, and its partition 0 begins at offset 2" in problems(
+        given, topics, begun(settings())
+    )
+    topics["c"] = topic("id-c", latest=9)
+    assert problems(given, topics, begun(settings())) == ""
+    assert list(preflight.vet_new("c", topic("id-c", cleanup_policy="compact"), NOW_MS))
+
+
+def test_sparks_part_of_the_checkpoint_is_missing() -> None:
+    given = settings()
+    checkpoint = begun(given, committed=-1, planned=-1, next_offsets={})
+    topics = {**own(given, latest=9), **events()}
+    assert "Spark's part of the checkpoint" in problems(given, topics, checkpoint, stamped=4)
+    assert problems(given, topics, checkpoint, stamped=1) == ""

@@ -1,0 +1,240 @@
+"""The stateful group without Spark around it: frames, state, records, errors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from totalorder.errors import Error
+from totalorder.sequencer.batch import Batch, Row
+from totalorder.sequencer.codec import StampsAssembler
+from totalorder.sequencer.control import Subscribe, decode_answer, encode_request
+from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.streaming.failures import WorkerFailure, error_from
+from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, to_batch
+
+DOMAIN = "d"
+CONTROL = "d.control"
+
+
+class Value:
+    """A ValueState that forgets what is written within a task that fails; `commit` keeps it."""
+
+    def __init__(self) -> None:
+        self.kept: tuple[Any, ...] | None = None
+
+    def get(self) -> tuple[Any, ...] | None:
+        return self.kept
+
+    def update(self, value: tuple[Any, ...]) -> None:
+        self.kept = (bytearray(value[0]),)
+
+
+class Handle:
+    """Hands out the two values."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Value] = {}
+
+    def getValueState(self, name: str, schema: object) -> Value:  # noqa: N802
+        return self.values.setdefault(name, Value())
+
+
+def config(**more: Any) -> EngineConfig:
+    return EngineConfig(**{"domain": DOMAIN, "identity": "test", "stamps_partitions": 2, "topic_by": "key", **more})
+
+
+def processor(handle: Handle, *, stamped: int = 0, fail: bool = False, **more: Any) -> ShardProcessor:
+    engine = config(**more)
+    plan = ShardPlan(
+        config=engine,
+        shard_of={10 + shard: shard for shard in range(engine.shards)},
+        starts={},
+        stamped=stamped,
+        fail_unroutable=fail,
+    )
+    made = ShardProcessor(plan)
+    made.init(handle)  # type: ignore[arg-type]
+    return made
+
+
+def frame(rows: Sequence[Row], time_ms: int = 1000) -> pd.DataFrame:
+    """Rows as the projection hands them over."""
+    return pd.DataFrame(
+        {
+            "kafka_topic": [row.kafka_topic for row in rows],
+            "partition": np.array([row.partition for row in rows], dtype=np.int32),
+            "offset": np.array([row.offset for row in rows], dtype=np.int64),
+            "timestamp_ms": np.array([row.timestamp_ms for row in rows], dtype=np.int64),
+            "crc": np.array([row.crc for row in rows], dtype=np.int64),
+            "control": [row.control or b"" for row in rows],
+            "time_ms": np.full(len(rows), time_ms, dtype=np.int64),
+            "topic": [row.topic for row in rows],
+        }
+    )
+
+
+def run(made: ShardProcessor, frames: list[pd.DataFrame], key: int = 10) -> pd.DataFrame:
+    (output,) = made.handleInputRows((np.int32(key),), iter(frames), None)
+    assert list(output.columns) == OUTPUT.names
+    return output
+
+
+def contents(output: pd.DataFrame) -> tuple[list[object], list[object]]:
+    """Answers and stamped batches of an output, decoded."""
+    answers: list[object] = []
+    batches: list[object] = []
+    assemblers = {partition: StampsAssembler(domain=DOMAIN, partition=partition) for partition in range(8)}
+    for row in output.itertuples():
+        if row.topic == "d.grants":
+            answers.append(decode_answer(row.value))
+        else:
+            assert row.topic == "d.stamps"
+            headers = {header["key"]: header["value"] for header in row.headers}
+            done = assemblers[row.partition].add(row.value, headers)
+            if done is not None:
+                batches.append((done.partition, done.batch, done.digest))
+    return answers, batches
+
+
+def request(id_: str, topics: Sequence[str], generation: int = 1) -> bytes:
+    return encode_request(
+        Subscribe(id=id_, generation=generation, nonce="n", topics=tuple(topics), lease_s=0, stamps_ends={0: 0, 1: 0})
+    )
+
+
+def events(count: int, first: int = 0) -> list[Row]:
+    return [
+        Row("all", at % 3, at // 3, 900 + at % 7, f"t{at % 4}", crc=(at * 7919) % 2**32)
+        for at in range(first, first + count)
+    ]
+
+
+def test_the_first_batch_then_the_next() -> None:
+    handle = Handle()
+    made = processor(handle)
+    rows = [*events(30), Row(CONTROL, 0, 0, 905, control=request("s", ["t0", "t1"]))]
+    first = run(made, [frame(rows)])
+    answers, batches = contents(first)
+    assert len(answers) == 1
+    assert [batch[:2] for batch in batches] == [(0, 1), (1, 1)]
+    assert first["batch"].tolist()[0] == 1
+    assert (first["events"].sum(), first["controls"].sum(), first["g_first"].max(), first["g_last"].max()) == (
+        30,
+        1,
+        1,
+        31,
+    )
+    second = run(made, [frame(events(30, first=30), 2000)])
+    assert second["g_first"].max() == 32
+    assert [batch[1] for batch in contents(second)[1]] == [2, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_frames_cut_and_permuted_give_identical_content(data: st.DataObject) -> None:
+    rows = [*events(40), Row(CONTROL, 0, 0, 903, control=request("s", ["t0", "t3"])), Row("all", 1, 50, 950, "")]
+    expected = contents(run(processor(Handle()), [frame(rows)]))
+    shuffled = data.draw(st.permutations(rows))
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(rows) - 1), max_size=6)))
+    pieces = [frame(shuffled[a:b]) for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    assert contents(run(processor(Handle()), pieces)) == expected
+
+
+def test_what_comes_out_is_what_the_engine_gives() -> None:
+    rows = [*events(25), Row(CONTROL, 0, 0, 903, control=request("s", ["t0", "t3"]))]
+    _, effects = step(initial_state(config()), Batch.of(1000, rows), {})
+    answers, batches = contents(run(processor(Handle()), [frame(rows)]))
+    assert answers == list(effects.answers)
+    assert batches == [(stamped.partition, 1, stamped.digest) for stamped in effects.stamps]
+
+
+def test_topics_by_kafka_topic_come_without_a_column() -> None:
+    rows = [Row("a", 0, 0, 1), Row("b", 0, 0, 2), Row(CONTROL, 0, 0, 3, control=b"?")]
+    batch = to_batch([frame(rows).drop(columns="topic")], CONTROL)
+    assert [batch.topics[code] if code >= 0 else "" for code in batch.topic.tolist()] == ["a", "b", ""]
+    assert batch.control == {2: b"?"}
+
+
+def test_a_control_record_without_a_value_is_answered() -> None:
+    answers, _ = contents(run(processor(Handle()), [frame([Row(CONTROL, 0, 0, 3, control=None)])]))
+    assert len(answers) == 1
+
+
+def test_only_shard_0_answers_and_counts() -> None:
+    rows = [*events(9), Row(CONTROL, 0, 0, 903, control=request("s", ["t0"])), Row("all", 0, 9, 950, "")]
+    outputs = [run(processor(Handle(), shards=2), [frame(rows)], key) for key in (10, 11)]
+    assert [len(contents(output)[0]) for output in outputs] == [1, 0]
+    assert [output["events"].max() for output in outputs] == [9, 0]
+    assert [output["unroutable"].max() for output in outputs] == [1, 0]
+    assert outputs[0]["unroutable_at"].iloc[0] == "all[0]@9"
+    assert [contents(output)[1][0][0] for output in outputs] == [0, 1]  # type: ignore[index]
+
+
+def test_many_unroutable_events_are_counted_and_some_are_named() -> None:
+    output = run(processor(Handle()), [frame([Row("all", 0, at, 1, "") for at in range(50)])])
+    assert output["unroutable"].max() == 50
+    assert output["unroutable_at"].iloc[0].endswith("and 30 more")
+
+
+def test_an_unroutable_event_can_be_an_error() -> None:
+    handle = Handle()
+    with pytest.raises(WorkerFailure) as caught:
+        run(processor(handle, fail=True), [frame([*events(3), Row("all", 0, 7, 1, "")])])
+    error = error_from(str(caught.value))
+    assert type(error) is Error
+    assert "all[0]@7" in str(error)
+    assert handle.values["hot"].kept is None
+
+
+@pytest.mark.parametrize("stamped", [2, 9])
+def test_lost_state_is_never_taken_for_a_beginning(stamped: int) -> None:
+    with pytest.raises(WorkerFailure, match=r"StateError.*stands at batch 0"):
+        run(processor(Handle(), stamped=stamped), [frame(events(3))])
+
+
+def test_a_batch_that_was_written_and_not_committed_runs_again() -> None:
+    handle = Handle()
+    run(processor(handle), [frame(events(3))])
+    before = {name: value.kept for name, value in handle.values.items()}
+    second = contents(run(processor(handle), [frame(events(3, first=3))]))
+    for name, value in before.items():
+        handle.values[name].kept = value
+    assert contents(run(processor(handle, stamped=2), [frame(events(3, first=3))])) == second
+
+
+@pytest.mark.parametrize("half", ["hot", "cold"])
+def test_half_a_state_is_an_error(half: str) -> None:
+    handle = Handle()
+    run(processor(handle), [frame(events(3))])
+    handle.values[half].kept = None
+    with pytest.raises(WorkerFailure, match=f"the {half} state is missing"):
+        run(processor(handle), [frame(events(3, first=3))])
+
+
+def test_damaged_state_is_an_error() -> None:
+    handle = Handle()
+    run(processor(handle), [frame(events(3))])
+    kept = handle.values["hot"].kept
+    assert kept is not None
+    kept[0][20] ^= 1
+    with pytest.raises(WorkerFailure, match=r"StateError.*hot state is damaged"):
+        run(processor(handle), [frame(events(3, first=3))])
+
+
+def test_another_setting_than_the_state_was_made_with() -> None:
+    handle = Handle()
+    run(processor(handle), [frame(events(3))])
+    with pytest.raises(WorkerFailure, match="min_subscriptions"):
+        run(processor(handle, min_subscriptions=2), [frame(events(3, first=3))])
+
+
+def test_an_offset_that_comes_twice_is_an_error() -> None:
+    handle = Handle()
+    made = processor(handle)
+    run(made, [frame(events(6))])
+    with pytest.raises(WorkerFailure, match="comes a second time"):
+        run(made, [frame(events(6))])

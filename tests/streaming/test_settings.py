@@ -1,0 +1,113 @@
+"""Settings: where they come from, which one wins, and what a fault says."""
+
+from pathlib import Path
+
+import pytest
+
+from totalorder.config import Settings, load_settings, make_settings
+from totalorder.errors import SettingsError
+
+GIVEN = {"topics": ("a",), "checkpoint_dir": "x"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'domain = "shop"\ntopics = ["orders", "payments"]\ncheckpoint_dir = "/state"\ntrigger_ms = 5\n'
+        '[kafka]\n"security.protocol" = "SSL"\nretries = 3\n[topic_settings]\nreplication_factor = 3\n',
+        encoding="utf-8",
+    )
+    return path
+
+
+def test_file_then_environment_then_flags(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOTALORDER_TRIGGER_MS", "6")
+    monkeypatch.setenv("TOTALORDER_SHARDS", "2")
+    settings = load_settings(config, {"shards": 4, "domain": None})
+    assert (settings.trigger_ms, settings.shards, settings.domain) == (6, 4, "shop")
+    assert settings.kafka == {"security.protocol": "SSL", "retries": "3"}
+    assert settings.topic_settings.replication_factor == 3
+
+
+def test_tables_are_merged(config: Path) -> None:
+    settings = load_settings(config, {"kafka": {"kafka.retries": "9"}})
+    assert settings.kafka == {"security.protocol": "SSL", "retries": "9"} or settings.kafka["retries"] == "9"
+
+
+def test_topics_from_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOTALORDER_TOPICS", "a, b")
+    assert load_settings(None, {"checkpoint_dir": "x"}).topics == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({**GIVEN, "topic_patern": "x"}, "topic_pattern"),
+        ({**GIVEN, "kafka": {"group.id": "g"}}, "group.id cannot be set"),
+        ({**GIVEN, "kafka": {"kafka.group.id": "g"}}, "group.id cannot be set"),
+        ({**GIVEN, "kafka": {"acks": 0}}, "acks cannot be set"),
+        ({**GIVEN, "topic_pattern": "x"}, "either topics or topic_pattern"),
+        ({"checkpoint_dir": "x"}, "either topics or topic_pattern"),
+        ({"topics": ("a",)}, "checkpoint_dir is missing"),
+        ({**GIVEN, "topics": ("totalorder.control",)}, "domain's own"),
+        ({**GIVEN, "topics": ("a", "a")}, "stands twice"),
+        ({**GIVEN, "topics": ("a b",)}, "not the name of a Kafka topic"),
+        ({"checkpoint_dir": "x", "topic_pattern": "("}, "not a regular expression"),
+        ({**GIVEN, "topic_by": "value"}, "topic_by"),
+        ({**GIVEN, "min_subscriptions": 3}, "min_subscriptions"),
+        ({**GIVEN, "trigger_ms": -1}, "trigger_ms"),
+        ({**GIVEN, "shards": 8}, "stamps_partitions"),
+        ({**GIVEN, "starting_offsets": "now"}, "starting_offsets"),
+        ({**GIVEN, "domain": "a/b"}, "not a usable name"),
+        ({**GIVEN, "topic_settings": {"replicas": 1}}, "replicas"),
+        ({**GIVEN, "topic_settings": {"replication_factor": 0}}, "replication_factor"),
+    ],
+)
+def test_a_fault_is_named(values: dict[str, object], says: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        make_settings(**values)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_fault_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        make_settings(**GIVEN, trigger_ms=-1, keyframe_every=0)
+    assert "trigger_ms" in str(caught.value)
+    assert "keyframe_every" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["domain = ", "\ud800"])
+def test_a_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(text.encode(errors="surrogatepass"))
+    with pytest.raises(SettingsError, match="not TOML"):
+        load_settings(path)
+
+
+def test_a_file_that_is_absent(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_settings(tmp_path / "none.toml")
+
+
+def test_unknown_keys_of_file_and_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('checkpont_dir = "x"\n', encoding="utf-8")
+    with pytest.raises(SettingsError, match="'checkpoint_dir'"):
+        load_settings(path)
+    monkeypatch.setenv("TOTALORDER_CHECKPOINT_DIRS", "x")
+    with pytest.raises(SettingsError, match="TOTALORDER_CHECKPOINT_DIRS"):
+        load_settings(None, GIVEN)
+
+
+def test_other_variables_of_the_environment_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOTALORDER_CACHE", "x")
+    assert isinstance(load_settings(None, GIVEN), Settings)
+
+
+def test_a_pattern_selects_whole_names_and_never_own_topics() -> None:
+    settings = make_settings(domain="d", topic_pattern=".*|d", checkpoint_dir="x")
+    chosen = [name for name in ("d", "events", "d.stamps", "d.control", "__consumer_offsets") if settings.selects(name)]
+    assert chosen == ["d", "events"]
+    assert not make_settings(topic_pattern="even", checkpoint_dir="x").selects("events")
