@@ -52,7 +52,8 @@ def use_a_python_that_fits() -> None:
         if newer:
             os.execv(newer, [newer, *sys.argv])
     fail(
-        f"this is Python {platform.python_version()}; install Python 3.11 or newer, or run: make PYTHON=/path/to/python3"
+        f"this is Python {platform.python_version()}; install Python 3.11 or newer, "
+        "or name one that is not on PATH: make PYTHON=/path/to/python3"
     )
 
 
@@ -80,8 +81,8 @@ def fingerprint() -> str:
 
 
 def runs(python: Path) -> bool:
-    """Whether this interpreter works and has pip: a .venv that was cut short, moved or outlived its Python does not."""
-    command = [str(python), "-c", "import pip"]
+    """Whether this interpreter works, is new enough and has pip; a .venv that was cut short or moved does not."""
+    command = [str(python), "-c", f"import pip, sys; sys.exit(sys.version_info < {OLDEST_PYTHON})"]
     return python.exists() and subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
@@ -102,9 +103,9 @@ def has_ensurepip() -> bool:
 
 
 def pip(*words: str) -> None:
-    command = [str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-q", "-c", str(CONSTRAINTS)]
-    progress = ["--progress-bar", "on"] if sys.stderr.isatty() else []
-    if subprocess.run([*command, *progress, *words], check=False).returncode != 0:
+    command = [str(VENV_PYTHON), "-m", "pip", "install", "--disable-pip-version-check", "-c", str(CONSTRAINTS)]
+    quiet = [] if sys.stdout.isatty() else ["-q"]  # on a terminal pip shows its progress
+    if subprocess.run([*command, *quiet, *words], check=False).returncode != 0:
         fail("pip failed (see above). The first run needs the network; run the same command again to go on.")
 
 
@@ -126,7 +127,10 @@ def ensure_java() -> None:
 
 
 def apt_install(names: "tuple[str, ...]") -> bool:
-    """Install the first of these Debian packages that there is; False where this is no Debian, or no root without asking."""
+    """Install the first of these Debian packages that there is.
+
+    False where this is no Debian, where root's rights cannot be had without asking, or where none can be installed.
+    """
     apt = shutil.which("apt-get")
     if apt is None:
         return False

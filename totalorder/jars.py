@@ -181,7 +181,7 @@ def _fetch(jar_set: str, jars: Sequence[Jar], folder: Path) -> None:
                 raise EnvironmentProblem(f"Ivy did not fetch {jar.file_name}", remedy=_network_remedy())
             check_file(fetched, jar)
             fetched.replace(folder / jar.file_name)
-        shutil.rmtree(home)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def run_ivy(
