@@ -259,9 +259,9 @@ class Delivery:
         return self._topic_by
 
     @property
-    def acknowledged(self) -> bool:
-        """Whether everything that was delivered is acknowledged."""
-        return self._acked_sequence == self._sequence
+    def acknowledged_sequence(self) -> int:
+        """The last delivery that was acknowledged."""
+        return self._acked_sequence
 
     def buffered(self) -> Buffered:
         """Counts of what is held."""

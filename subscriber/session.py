@@ -49,6 +49,8 @@ from totalorder.subscriber.transport import Partition, Record, Transport
 _ATTEMPTS = 5
 """How often a request is asked again because another process changed the id's generation in between."""
 _WAIT_S = 0.2
+_NEWS_S = 1.0
+"""However much is ready, grants are read this often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +120,7 @@ class Session:
         """Generation of the last grant or end that answered this process."""
         self._rejections: dict[int, Rejection] = {}
         self._renew_at: float | None = None
-        self._save_at = 0.0
+        self._save_at = self._pump_at = 0.0
         self._saved: Position | None = None
         self._stale_keys: set[bytes] = set()
 
@@ -274,7 +276,8 @@ class Session:
 
     def pump(self, timeout_s: float) -> None:
         """Reads what has come, for at most `timeout_s` when nothing has; does what is due by time."""
-        self.tick()
+        self._keep()
+        self._pump_at = self._clock() + _NEWS_S
         self._throttle()
         self._moved.clear()
         for record in self._transport.poll(timeout_s):
@@ -282,6 +285,13 @@ class Session:
                 self._dispatch(record)
 
     def tick(self) -> None:
+        """Looks for news when none were read for a while (the id may be another's by now); then `_keep`."""
+        if self._clock() >= self._pump_at:
+            self.pump(0.0)
+        else:
+            self._keep()
+
+    def _keep(self) -> None:
         """Renews the lease and saves the position when it is time."""
         now = self._clock()
         if self._renew_at is not None and now >= self._renew_at and self.finished is None:
@@ -448,11 +458,11 @@ class Session:
         """The delivery machine, for questions only."""
         return self._machine
 
-    def close(self, *, save: bool) -> None:
-        """Saves what was acknowledged, and lets go of the transport."""
+    def close(self, *, save: bool, handed: int) -> None:
+        """Saves what was acknowledged, and lets go of the transport; `handed` is the last event the application got."""
         try:
             if save and self.generation:
-                self.save(clean=self._machine.acknowledged)
+                self.save(clean=self._machine.acknowledged_sequence == handed)
         except BrokerUnavailable:
             # The position saved last still holds: a later process begins there.
             pass

@@ -91,7 +91,7 @@ class Subscriber:
         try:
             self._session.start(names)
         except BaseException:
-            self._session.close(save=False)
+            self._session.close(save=False, handed=0)
             raise
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Subscriber:
         """Saves the acknowledged position and lets go of Kafka; the subscription itself goes on. Again: nothing."""
         if not self._closed:
             self._closed = True
-            self._session.close(save=not isinstance(self._failure, Fenced))
+            self._session.close(save=not isinstance(self._failure, Fenced), handed=self._handed)
 
     def __enter__(self) -> Self:
         return self

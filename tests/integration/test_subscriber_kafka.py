@@ -1,0 +1,157 @@
+"""The Subscriber on a real broker; the sequencer is a thread without Spark."""
+
+from collections.abc import Callable, Iterator
+from itertools import combinations
+
+import pytest
+from kafka import KafkaProducer
+from sim_kafka_sequencer import ThreadSequencer
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.errors import EventsLost, Fenced, SequencerUnavailable
+from totalorder.subscriber import Event, Subscriber
+
+pytestmark = pytest.mark.broker
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def producer(broker: LocalBroker) -> Iterator[KafkaProducer]:
+    with kafka_clients.producer(broker.bootstrap_servers) as made:
+        yield made
+
+
+def publish(producer: KafkaProducer, topic: str, *values: str, key: str | None = None) -> None:
+    for value in values:
+        producer.send(topic, value=value.encode(), key=None if key is None else key.encode())
+    producer.flush(10)
+
+
+def take(subscriber: Subscriber, count: int) -> list[Event]:
+    """The next events, acknowledged."""
+    events = []
+    while len(events) < count:
+        event = subscriber.poll(30)
+        assert event is not None, f"{len(events)} of {count} events came"
+        subscriber.ack(event)
+        events.append(event)
+    return events
+
+
+def test_three_subscribers_agree_through_a_restart_and_a_change(
+    broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic, unique_name: Callable[[str], str]
+) -> None:
+    a, b, c = (new_topic(name, partitions=2) for name in "abc")
+    domain, servers = unique_name("domain"), broker.bootstrap_servers
+    settings = {"domain": domain, "bootstrap_servers": servers}
+    with ThreadSequencer(servers, domain, [a, b, c]):
+        subscribers = [
+            Subscriber(topics, id=str(index), **settings) for index, topics in enumerate([[a, b], [b, c], [a, b, c]])
+        ]
+        for number in range(20):
+            for topic in (a, b, c):
+                publish(producer, topic, f"{topic} {number}")
+        seen = [take(subscriber, 15) for subscriber in subscribers]
+        subscribers[0].close()
+        subscribers[0] = Subscriber([a, b, c], id="0", **settings)
+        subscribers[1].subscribe([a])
+        publish(producer, a, "after the changes")
+        for subscriber, events in zip(subscribers, seen, strict=True):
+            while events[-1].value != b"after the changes":
+                events += take(subscriber, 1)
+            subscriber.close()
+    assert [len(events) for events in seen] == [41, 41, 61]
+    assert {event.tag for events in seen for event in events} == {None}
+    for one, other in combinations(seen, 2):
+        common = {event.g for event in one} & {event.g for event in other}
+        assert len(common) > 15
+        assert [e.g for e in one if e.g in common] == [e.g for e in other if e.g in common]
+
+
+def test_redelivers_what_a_killed_process_did_not_acknowledge(
+    broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic, unique_name: Callable[[str], str]
+) -> None:
+    topic, domain, servers = new_topic("orders"), unique_name("domain"), broker.bootstrap_servers
+    settings = {"id": "s", "domain": domain, "bootstrap_servers": servers, "save_interval_s": 0}
+    with ThreadSequencer(servers, domain, [topic]):
+        old = Subscriber([topic], **settings)
+        publish(producer, topic, *"1234")
+        take(old, 2)
+        assert old.poll(10) is not None  # and never acknowledged
+        with Subscriber([topic], **settings) as new:
+            events = take(new, 2)
+            publish(producer, topic, "5")
+            events += take(new, 1)
+            with pytest.raises(Fenced, match="another process took over"):
+                take(old, 3)  # what was ready before may still come
+        old.close()
+        with Subscriber([topic], **settings) as newest:
+            publish(producer, topic, "6")
+            events += take(newest, 1)
+    assert [(event.value, event.tag) for event in events] == [
+        (b"3", "redelivered"),
+        (b"4", "redelivered"),
+        (b"5", None),
+        (b"6", None),
+    ]
+
+
+def test_topics_by_key_with_values_of_every_kind(
+    broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic, unique_name: Callable[[str], str]
+) -> None:
+    kafka_topic, domain, servers = new_topic("all", partitions=3), unique_name("domain"), broker.bootstrap_servers
+    with (
+        ThreadSequencer(servers, domain, [kafka_topic], topic_by="key"),
+        Subscriber(["x", "y"], id="s", domain=domain, bootstrap_servers=servers) as subscriber,
+    ):
+        sent: list[tuple[bytes | None, bytes | None]] = [
+            (b"x", b"1"),
+            (b"z", b"other"),
+            (b"\xff", b"not UTF-8"),
+            (None, b"no key"),
+            (b"y", None),
+            (b"x", b""),
+            (b"y", b"\x00" * 500_000),
+        ]
+        for key, value in sent:
+            producer.send(kafka_topic, key=key, value=value)
+        producer.flush(10)
+        events = take(subscriber, 4)
+    assert {(event.key, event.value) for event in events} == {sent[0], sent[4], sent[5], sent[6]}
+    assert {event.topic for event in events} == {"x", "y"}
+    assert {event.kafka_topic for event in events} == {kafka_topic}
+
+
+def test_lost_events_stop_the_subscriber_by_name(
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    kafka_admin: object,
+    new_topic: NewTopic,
+    unique_name: Callable[[str], str],
+) -> None:
+    from kafka import TopicPartition
+
+    topic, domain, servers = new_topic("orders"), unique_name("domain"), broker.bootstrap_servers
+    settings = {"id": "s", "domain": domain, "bootstrap_servers": servers}
+    with ThreadSequencer(servers, domain, [topic]):
+        with Subscriber([topic], **settings) as subscriber:
+            publish(producer, topic, *"123")
+            take(subscriber, 1)
+        kafka_admin.delete_records({TopicPartition(topic, 0): 2})  # type: ignore[attr-defined]
+        with pytest.raises(EventsLost, match=rf"{topic}\[0\]@1"), Subscriber([topic], **settings) as subscriber:
+            subscriber.poll(30)
+        with Subscriber([topic], start="new", **settings) as subscriber:
+            publish(producer, topic, "4")
+            assert take(subscriber, 1)[0].value == b"4"
+
+
+def test_says_when_no_sequencer_runs(broker: LocalBroker, unique_name: Callable[[str], str]) -> None:
+    with pytest.raises(SequencerUnavailable, match="totalorder sequence"):
+        Subscriber(
+            ["t"],
+            id="s",
+            domain=unique_name("domain"),
+            bootstrap_servers=broker.bootstrap_servers,
+            start_timeout_s=1,
+        )

@@ -1,0 +1,108 @@
+"""A small sequencer over a real Kafka broker, in a thread of the test: the engine and the codec without Spark.
+
+For tests of the subscriber alone; it has no checkpoint and no preflight.
+"""
+
+import threading
+import time
+import zlib
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, Self
+
+from kafka import TopicPartition
+
+from totalorder import kafka_clients
+from totalorder.sequencer.batch import Batch, Row
+from totalorder.sequencer.codec import encode_stamps
+from totalorder.sequencer.control import answer_key, encode_answer
+from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.sequencer.names import DomainTopics
+from totalorder.subscriber.naming import topic_of
+from totalorder.subscriber.transport import Record
+
+
+class ThreadSequencer:
+    """Runs from entry to exit. `event_topics` maps each Kafka topic to its number of partitions."""
+
+    def __init__(
+        self, bootstrap_servers: str, domain: str, event_topics: Iterable[str], *, partitions: int = 2, **engine: Any
+    ) -> None:
+        self.servers, self.domain, self.event_topics = bootstrap_servers, domain, list(event_topics)
+        self.names = DomainTopics(domain=domain)
+        self.config = EngineConfig(domain=domain, identity="thread", stamps_partitions=partitions, **engine)
+        self.failure: BaseException | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._guarded, name=f"sequencer-{domain}")
+
+    def __enter__(self) -> Self:
+        with kafka_clients.admin(self.servers) as admin:
+            compact = {"cleanup.policy": "compact"}
+            admin.create_topics(
+                {
+                    self.names.control: {"num_partitions": 1},
+                    self.names.grants: {"num_partitions": 1, "configs": compact},
+                    self.names.positions: {"num_partitions": self.config.stamps_partitions, "configs": compact},
+                    self.names.stamps: {"num_partitions": self.config.stamps_partitions},
+                }
+            )
+            admin.wait_for_topics(sorted(self.names.own() - {f"{self.domain}.receipts"}))
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+    def _guarded(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            self.failure = error
+
+    def _run(self) -> None:
+        state = initial_state(self.config)
+        topics = [self.names.control, *self.event_topics]
+        with (
+            kafka_clients.consumer(self.servers, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
+            kafka_clients.producer(self.servers) as producer,
+        ):
+            partitions = [TopicPartition(topic, n) for topic in topics for n in consumer.partitions_for_topic(topic)]
+            consumer.assign(partitions)
+            consumer.seek_to_beginning(*partitions)
+            while not self._stop.is_set():
+                found = consumer.poll(timeout_ms=50)
+                rows = [self._row(record) for records in found.values() for record in records]
+                state, effects = step(state, Batch.of(time.time_ns() // 1_000_000, rows), {})
+                for answer in effects.answers:
+                    producer.send(self.names.grants, key=answer_key(answer), value=encode_answer(answer), partition=0)
+                for stamped in effects.stamps:
+                    for part in encode_stamps(stamped):
+                        producer.send(
+                            self.names.stamps,
+                            value=part.value,
+                            headers=list(part.headers),
+                            partition=stamped.partition,
+                        )
+                producer.flush(10)
+
+    def _row(self, record: Any) -> Row:
+        control = record.topic == self.names.control
+        value = record.value
+        seen = Record(
+            record.topic, record.partition, record.offset, record.key, value, tuple(record.headers), record.timestamp
+        )
+        return Row(
+            record.topic,
+            record.partition,
+            record.offset,
+            record.timestamp,
+            "" if control else topic_of(seen, self.config.topic_by) or "",
+            0 if value is None else zlib.crc32(value),
+            (value or b"") if control else None,
+        )
