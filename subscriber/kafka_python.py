@@ -49,8 +49,12 @@ class KafkaPythonTransport:
             self._consumer.close()
             raise
         self._read: dict[TopicPartition, int | None] = {}
-        """Every partition that is read; an offset where the consumer has yet to be told."""
+        """Every partition that is read; an offset where the consumer has yet to be told, or told again."""
         self._paused: set[TopicPartition] = set()
+        """Not assigned for the time being. The consumer's own pause() is of no use: kafka-python 3.0.12 parks what it
+        has fetched of a paused partition, and after resume() may neither return it nor fetch again, for ever."""
+        self._next: dict[TopicPartition, int] = {}
+        """Behind the last record that was returned."""
         self._changed = False
         self._contact = self._probed = time.monotonic()
 
@@ -74,7 +78,7 @@ class KafkaPythonTransport:
     def read(self, partition: Partition, offset: int) -> None:
         """See Transport."""
         at = TopicPartition(*partition)
-        self._read[at] = offset
+        self._read[at] = self._next[at] = offset
         self._paused.discard(at)
         self._changed = True
 
@@ -83,13 +87,14 @@ class KafkaPythonTransport:
         at = TopicPartition(*partition)
         self._paused.discard(at)
         if at in self._read:
-            del self._read[at]
+            del self._read[at], self._next[at]
             self._changed = True
 
     def pause(self, partition: Partition) -> None:
         """See Transport."""
         at = TopicPartition(*partition)
         if at not in self._paused:
+            self._read[at] = self._next[at]
             self._paused.add(at)
             self._changed = True
 
@@ -118,6 +123,8 @@ class KafkaPythonTransport:
             self._contact = now
         elif now - max(self._contact, self._probed) > _PROBE_AFTER_S:
             self._probe()
+        for at, records in found.items():
+            self._next[at] = records[-1].offset + 1
         return [
             Record(
                 record.topic,
@@ -148,14 +155,13 @@ class KafkaPythonTransport:
         """Hands what changed since the last poll to the consumer, in one go: each assignment walks all partitions."""
         if not self._changed:
             return
-        self._consumer.assign(list(self._read))
-        for at, offset in self._read.items():
+        active = [at for at in self._read if at not in self._paused]
+        self._consumer.assign(active)
+        for at in active:
+            offset = self._read[at]
             if offset is not None:
                 self._consumer.seek(at, offset)
                 self._read[at] = None
-        paused = self._consumer.paused()
-        self._consumer.pause(*(self._paused & self._read.keys()) - paused)
-        self._consumer.resume(*(paused & self._read.keys()) - self._paused)
         self._changed = False
 
     def _probe(self) -> None:

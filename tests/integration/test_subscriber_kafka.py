@@ -11,6 +11,8 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import EventsLost, Fenced, SequencerUnavailable
 from totalorder.subscriber import Event, Subscriber
+from totalorder.subscriber.kafka_python import KafkaPythonTransport
+from totalorder.subscriber.transport import Partition
 
 pytestmark = pytest.mark.broker
 NewTopic = Callable[..., str]
@@ -144,6 +146,64 @@ def test_lost_events_stop_the_subscriber_by_name(
         with Subscriber([topic], start="new", **settings) as subscriber:
             publish(producer, topic, "4")
             assert take(subscriber, 1)[0].value == b"4"
+
+
+def test_a_paused_partition_goes_on_where_it_was(
+    broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic
+) -> None:
+    paused, other = Partition(new_topic("paused"), 0), Partition(new_topic("other"), 0)
+    for number in range(30):
+        publish(producer, paused.topic, str(number))
+        publish(producer, other.topic, str(number))
+    transport = KafkaPythonTransport(broker.bootstrap_servers, max_poll_records=4)
+    found: dict[str, list[int]] = {paused.topic: [], other.topic: []}
+
+    def poll_until(enough: Callable[[], bool]) -> None:
+        for _ in range(100):
+            for record in transport.poll(0.2):
+                found[record.topic].append(record.offset)
+            if enough():
+                return
+        raise AssertionError(found)
+
+    try:
+        transport.read(paused, 0)
+        transport.read(other, 0)
+        poll_until(lambda: len(found[paused.topic]) > 0)
+        transport.pause(paused)
+        before = len(found[paused.topic])
+        poll_until(lambda: len(found[other.topic]) == 30)
+        assert len(found[paused.topic]) == before
+        transport.resume(paused)
+        poll_until(lambda: len(found[paused.topic]) == 30)
+    finally:
+        transport.close()
+    assert found == {paused.topic: list(range(30)), other.topic: list(range(30))}
+
+
+@pytest.mark.parametrize("max_buffered", [1, 7])
+def test_little_buffers_deliver_everything(
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    new_topic: NewTopic,
+    unique_name: Callable[[str], str],
+    max_buffered: int,
+) -> None:
+    topics, domain, servers = (
+        [new_topic(n, partitions=3) for n in "ab"],
+        unique_name("domain"),
+        broker.bootstrap_servers,
+    )
+    with (
+        ThreadSequencer(servers, domain, topics),
+        Subscriber(topics, id="s", domain=domain, bootstrap_servers=servers, max_buffered=max_buffered) as subscriber,
+    ):
+        for number in range(40):
+            producer.send(topics[number % 2], value=str(number).encode())
+        producer.flush(10)
+        events = take(subscriber, 40)
+    assert sorted(int(event.value or b"") for event in events) == list(range(40))
+    assert [event.g for event in events] == sorted(event.g for event in events)
 
 
 def test_says_when_no_sequencer_runs(broker: LocalBroker, unique_name: Callable[[str], str]) -> None:
