@@ -206,6 +206,11 @@ class Subscriber:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
     def stop(self) -> None:
         """Ends the iterator after the event at hand; may be called from a signal handler or another thread."""
         self._stopped = True

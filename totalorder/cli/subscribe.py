@@ -1,0 +1,130 @@
+"""`totalorder subscribe`: prints events as they are delivered, and acknowledges each one printed."""
+
+import base64
+import json
+import signal
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from totalorder.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    DEFAULT_DOMAIN,
+    BootstrapServers,
+    Domain,
+    Json,
+    Kafka,
+    kafka_settings,
+)
+
+if TYPE_CHECKING:
+    from totalorder.subscriber import Event, Subscriber
+
+_POLL_S = 0.5
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("subscribe", help="Print the events of some topics in the domain's one order, and acknowledge them.")(
+        run
+    )
+
+
+def run(
+    topics: Annotated[list[str], typer.Argument(help="The pub/sub topics.")],
+    id: Annotated[  # noqa: A002
+        str, typer.Option("--id", help="The subscriber's name. One process holds it; a new one goes on where it was.")
+    ],
+    most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this many events.")] = None,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Stop when no event came for this long.")
+    ] = None,
+    new: Annotated[bool, typer.Option("--new", help="Begin at the present, not at the saved position.")] = False,
+    end: Annotated[bool, typer.Option("--end", help="At last end the subscription, not only this process.")] = False,
+    lease_s: Annotated[
+        int, typer.Option("--lease", min=0, metavar="SECONDS", help="It ends when not renewed for so long; 0: never.")
+    ] = 86_400,
+    start_timeout_s: Annotated[
+        float, typer.Option("--start-timeout", min=0.1, metavar="SECONDS", help="Wait this long for the sequencer.")
+    ] = 60.0,
+    domain: Domain = DEFAULT_DOMAIN,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    kafka: Kafka = None,
+    as_json: Json = False,
+) -> None:
+    """Runs until `--max`, `--timeout` or a signal; a stop of any kind loses nothing and prints nothing twice."""
+    settings = kafka_settings(kafka)
+
+    from totalorder.subscriber import Subscriber
+
+    with Subscriber(
+        topics,
+        id=id,
+        domain=domain,
+        bootstrap_servers=bootstrap_servers,
+        start="new" if new else "saved",
+        lease_s=lease_s,
+        start_timeout_s=start_timeout_s,
+        kafka=settings,
+    ) as subscriber:
+        signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+        _print_all(subscriber, most, timeout_s, as_json=as_json)
+        if end:
+            subscriber.unsubscribe(drain=False)
+
+
+def _print_all(subscriber: "Subscriber", most: int | None, timeout_s: float | None, *, as_json: bool) -> None:
+    printed, last = 0, time.monotonic()
+    while (most is None or printed < most) and not subscriber.stopped:
+        event = subscriber.poll(_POLL_S if timeout_s is None else min(_POLL_S, timeout_s))
+        if event is None:
+            if subscriber.finished or (timeout_s is not None and time.monotonic() - last >= timeout_s):
+                return
+            continue
+        print(json_line(event) if as_json else text_line(event), flush=True)
+        subscriber.ack(event)
+        printed, last = printed + 1, time.monotonic()
+
+
+def text_line(event: "Event") -> str:
+    """One event for a person: its place in the order, its topic and number there, where it lies, key and value."""
+    place = f"{event.kafka_topic}[{event.partition}]@{event.offset}"
+    key = "" if event.key is None else f"{_printable(event.key)}: "
+    value = "(null)" if event.value is None else _printable(event.value)
+    mark = " (redelivered)" if event.tag else ""
+    return f"{event.g:>8}  {event.topic}#{event.n}  {place}  {key}{value}{mark}"
+
+
+def json_line(event: "Event") -> str:
+    """One event for a program; bytes that are not UTF-8 stand under `…_base64`."""
+    record: dict[str, object] = {
+        "g": event.g,
+        "topic": event.topic,
+        "n": event.n,
+        "kafka_topic": event.kafka_topic,
+        "partition": event.partition,
+        "offset": event.offset,
+        "timestamp_ms": event.timestamp_ms,
+        "entries": dict(event.entries),
+        "tag": event.tag,
+        **_bytes_field("key", event.key),
+        **_bytes_field("value", event.value),
+        "headers": [{"name": name, **_bytes_field("value", value)} for name, value in event.headers],
+    }
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _bytes_field(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
+    try:
+        return {name: value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _printable(value: bytes) -> str:
+    """On one line, and without control characters, which could write to the terminal."""
+    text = value.decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
