@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from totalorder.config import load_settings
 from totalorder.jars import locked_jars
 

@@ -49,7 +49,9 @@ def build_app() -> typer.Typer:
     for name in COMMANDS:
         try:
             module = import_module(f"totalorder.cli.{name}")
-        except ModuleNotFoundError:
+        except ModuleNotFoundError as error:
+            if error.name != f"totalorder.cli.{name}":
+                raise
             continue
         module.register(app)
     return app
