@@ -80,7 +80,7 @@ class LocalBroker:
         data_dir: str | os.PathLike[str] | None = None,
         settings: Mapping[str, str] | None = None,
         heap_mb: int = 512,
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = 120.0,
     ) -> None:
         """Where `port`, `controller_port` are None: free ones; where `data_dir` is: a temporary one, removed at last.
 

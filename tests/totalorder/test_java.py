@@ -26,7 +26,7 @@ def _no_java_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(java, "_usual_places", lambda _version: iter(()))
-    monkeypatch.setattr(java.shutil, "which", lambda _name: None)
+    monkeypatch.setattr("shutil.which", lambda _name: None)
 
 
 @pytest.mark.parametrize("version", ["17", "21"])
@@ -51,7 +51,7 @@ def test_java_on_the_path_is_taken_where_java_home_does_not_fit(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11")))
     good = fake_java(tmp_path / "good", "21")
-    monkeypatch.setattr(java.shutil, "which", lambda _name: str(good / "bin" / "java"))
+    monkeypatch.setattr("shutil.which", lambda _name: str(good / "bin" / "java"))
     assert java.find_java().path == good
 
 
