@@ -47,13 +47,7 @@ def build_app() -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     app.callback()(_root)
     for name in COMMANDS:
-        try:
-            module = import_module(f"totalorder.cli.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"totalorder.cli.{name}":
-                raise
-            continue
-        module.register(app)
+        import_module(f"totalorder.cli.{name}").register(app)
     return app
 
 
