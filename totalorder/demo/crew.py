@@ -66,10 +66,13 @@ class Member:
             return True
         return False
 
+    def log_text(self) -> str:
+        """Its log."""
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
     def log_tail(self) -> str:
         """The last lines of its log."""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-_TAIL_LINES:])
+        return "\n".join(self.log_text().splitlines()[-_TAIL_LINES:])
 
     def _listen(self) -> None:
         assert self._process.stdout is not None

@@ -25,7 +25,7 @@ def event_number(partition: int, offset: int) -> int:
 
 
 class Journal:
-    """Appends rows; what was added is in the file after `flush`, or at the end of the `with` block."""
+    """Appends rows; what was added is in the file after `flush` or `close`."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=1 << 16)
@@ -36,6 +36,10 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hand over what is left, and close the file."""
         self._file.close()
 
     def add(self, *, event: int, topic: int, g: int, at_ms: int, again: bool = False) -> None:

@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _held(lock: str) -> bool:
-    """Whether the sequencer's Java, which has a process session of its own, still lives: it holds the checkpoint's lock."""
+    """Whether the sequencer's Java lives: it has a process session of its own, and holds the checkpoint's lock."""
     try:
         with open(lock) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

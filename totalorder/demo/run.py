@@ -20,11 +20,12 @@ from totalorder.demo.report import Figures, expected_events, figures, timed
 from totalorder.demo.screen import BoardRow, Screen
 from totalorder.demo.world import BOARDS, DOMAIN, KAFKA_TOPICS, PRODUCERS, Board, kafka_topic_of, producer_of
 from totalorder.kafka_clients import admin, kafka_errors
-from totalorder.sequencer.names import DomainTopics
 
 Rows = npt.NDArray[np.void]
 
-_SEQUENCER_TIMEOUT_S = 120.0
+SEQUENCER_READY = "sequencer ready"
+"""What `totalorder sequence` logs when the first batch may come."""
+_SEQUENCER_TIMEOUT_S = 180.0
 _GRANT_TIMEOUT_S = 120.0
 _DRAIN_TIMEOUT_S = 120.0
 _STANDSTILL_S = 30.0
@@ -33,6 +34,7 @@ _END_TIMEOUT_S = 30.0
 _EXTRA_S = 1.0
 # Every producer must have heard the start before it comes.
 _HEAD_START_S = 0.5
+_FIRST_EVENTS = 50
 _KILL_AT = 0.3
 _CHANGE_AT = 0.6
 """Parts of the time of publishing."""
@@ -58,6 +60,7 @@ def run_demo(plan: Plan, console: Console) -> Figures:
             run = _Run(plan, events, screen, crew, broker.bootstrap_servers)
             run.start_sequencer()
             run.start_subscribers()
+            run.warm_up()
             run.publish()
             run.drain()
             found = run.compare()
@@ -85,6 +88,7 @@ class _Run:
         self._crew = crew
         self._bootstrap_servers = bootstrap_servers
         self._airports = sorted({event.airport for event in events} | {name for board in BOARDS for name in board.ever})
+        self._start_ms = events[min(_FIRST_EVENTS, len(events) - 1)].time_ms
         self._kafka_topic = kafka_topic_of(self._airports)
         self._ours: dict[str, Member] = {}
         self._plain: dict[str, Member] = {}
@@ -94,7 +98,7 @@ class _Run:
     # --- starting -----------------------------------------------------------------------------------------------------
 
     def start_sequencer(self) -> None:
-        """Topics, then `totalorder sequence` on Spark, until it has made the domain's own topics."""
+        """Topics, then `totalorder sequence` on Spark, until it says that the first batch may come."""
         self._screen.phase("sequencer", "Spark")
         with kafka_errors(self._bootstrap_servers):
             self._admin = admin(self._bootstrap_servers)
@@ -113,9 +117,8 @@ class _Run:
         self._sequencer = self._crew.start(
             "sequencer", "sequence", arguments=[w for each in arguments.items() for w in each]
         )
-        wanted = {DomainTopics(domain=DOMAIN).stamps, DomainTopics(domain=DOMAIN).grants}
         self._crew.until(
-            lambda: wanted <= set(self._admin.list_topics()),
+            lambda: SEQUENCER_READY in self._sequencer.log_text(),
             what="Starting the sequencer",
             timeout_s=_SEQUENCER_TIMEOUT_S,
         )
@@ -166,11 +169,25 @@ class _Run:
         )
 
     def _due_s(self, event: Event) -> float:
-        """Seconds after the start: the flights' own time, compressed, so nights are quiet and afternoons are not."""
-        first, last = self._events[0].time_ms, self._events[-1].time_ms
-        return (event.time_ms - first) / max(last - first, 1) * self._plan.publish_s
+        """Seconds after the start: the flights' own time, compressed, so nights are quiet and afternoons are not.
+
+        -1 for the first few, which are published beforehand.
+        """
+        if event.time_ms < self._start_ms:
+            return -1
+        duration_ms = self._events[-1].time_ms - self._start_ms
+        return (event.time_ms - self._start_ms) / max(duration_ms, 1) * self._plan.publish_s
 
     # --- running ------------------------------------------------------------------------------------------------------
+
+    def warm_up(self) -> None:
+        """The first few events, until they are delivered: Spark's first batch takes seconds, all later ones do not."""
+        self._screen.phase("first events")
+        for producer in self._producers:
+            producer.tell(first=True)
+        first = [event for event in self._events if event.time_ms < self._start_ms]
+        wanted = {board.id: sum(event.airport in board.airports for event in first) for board in BOARDS}
+        self._wait_for_counts(wanted)
 
     def publish(self) -> None:
         """All producers, each at its own pace. On the way one board is killed and another one changes its airports."""

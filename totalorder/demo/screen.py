@@ -137,7 +137,7 @@ def figures_table(found: Figures) -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
     table.add_column("")
     table.add_column("totalorder", justify="right")
-    table.add_column("plain Kafka consumers", justify="right")
+    table.add_column("plain consumers", justify="right")
     for name, ours, plain in _lines(found):
         table.add_row(name, ours, plain)
     return Group(_summary(found), table, _pairs(found), _verdict(found))
@@ -145,19 +145,17 @@ def figures_table(found: Figures) -> RenderableType:
 
 def _summary(found: Figures) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_row("events", f"{found.events:,} of {found.airports} airports, one pub/sub topic each")
+    table.add_row("events", f"{found.events:,} of {found.airports} airports, a pub/sub topic each")
+    table.add_row("stamps", f"{found.stamps:,} in {found.batches:,} batches")
     table.add_row(
-        "stamps",
-        f"{found.stamps:,} in {found.batches:,} batches; {found.stamps_bytes_per_event:.1f} bytes per event as stored, "
-        f"{found.entries_per_event:.1f} clock entries per event",
+        "size", f"{found.stamps_bytes_per_event:.1f} bytes and {found.entries_per_event:.1f} clock entries per event"
     )
-    changed = next(board.name for board in BOARDS if board.later)
-    killed = next(board.name for board in BOARDS if board.killed)
-    table.add_row(
-        "subscribers",
-        f"{found.boards} processes of each kind; of ours, in mid-run {changed!r} changed its topics and {killed!r} was "
-        f"killed with -9 and restarted ({found.ours.again:,} unacknowledged events came again, flagged)",
-    )
+    table.add_row("subscribers", f"{found.boards} processes of ours, {found.boards} plain Kafka consumers")
+    for board in BOARDS:
+        if board.killed:
+            table.add_row("", f"{board.name}: killed by kill -9, restarted, {found.ours.again:,} events redelivered")
+        if board.later:
+            table.add_row("", f"{board.name}: changed its topics in mid-run")
     return table
 
 
@@ -170,12 +168,12 @@ def _lines(found: Figures) -> Iterable[tuple[str, RenderableType, RenderableType
     yield both("deliveries", lambda side: f"{side.deliveries:,}")
     yield both("delay, median / p99", lambda side: f"{side.delay_p50_ms:,.0f} / {side.delay_p99_ms:,.0f} ms")
     yield both("pairs of subscribers compared", lambda side: f"{side.agreement.subscriber_pairs:,}")
+    yield both("  of which disagree", lambda side: _count(side.disagreeing_pairs))
     yield both("pairs of events compared", lambda side: f"{side.agreement.event_pairs:,}")
-    yield both("pairs of events in different order", lambda side: _count(side.agreement.disagreements))
-    yield both("pairs of subscribers that disagree", lambda side: _count(side.disagreeing_pairs))
+    yield both("  seen in different order", lambda side: _count(side.agreement.disagreements))
     yield "missing", _count(ours.missing + found.unstamped), _not_judged(plain.missing)
     yield "repeated", _count(ours.repeated), _not_judged(plain.repeated)
-    yield "never published, or not subscribed to", _count(ours.foreign), _not_judged(plain.foreign)
+    yield "not subscribed to, or not published", _count(ours.foreign), _not_judged(plain.foreign)
 
 
 def _count(number: int) -> Text:
@@ -188,9 +186,11 @@ def _not_judged(number: int) -> Text:
 
 
 def _pairs(found: Figures) -> Text:
-    worst = sorted(found.disagreements_by_pair.items(), key=lambda item: -item[1][1])[:3]
-    said_of = "; ".join(f"{pair.replace('+', ' and ')} on {plain:,} (ours: {ours:,})" for pair, (ours, plain) in worst)
-    return Text(f"Plain consumers disagreed most: {said_of}." if worst and worst[0][1][1] else "", style="dim")
+    """The two plain consumers that disagreed most."""
+    pair, (ours, plain) = max(found.disagreements_by_pair.items(), key=lambda item: item[1][1])
+    names = pair.replace("+", " and ")
+    text = f"Of the plain consumers {names} disagreed most: {plain:,} pairs of events (ours: {ours:,})."
+    return Text(text if plain else "", style="dim")
 
 
 def _verdict(found: Figures) -> Text:

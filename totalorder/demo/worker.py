@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from totalorder.demo.journal import Journal, event_number, read_journal
 from totalorder.demo.world import partitions
@@ -25,6 +26,12 @@ _FLUSH_TIMEOUT_S = 60.0
 _SAVE_EVERY_S = 1.0
 _GRANT_TIMEOUT_S = 110.0
 _ACK_EVERY = 100
+# For both kinds of subscriber: else each record costs each of them a request of its own, too much for two cores.
+_FETCH_MIN_BYTES = 16_384
+_FETCH_MAX_WAIT_MS = 100
+_LINGER_MS = 10
+# Days pass in seconds here: what comes while one batch is stamped must not stop the reading.
+_MAX_BUFFERED = 20_000
 
 
 class Demo:
@@ -103,36 +110,60 @@ class _Delivery:
 
 def produce(demo: Demo) -> None:
     """Publishes its carriers' events, each at its moment: an ordinary Kafka producer that knows nothing of order."""
-    from totalorder.kafka_clients import producer
-
-    spec = demo.spec
-    client = producer(spec["bootstrap_servers"])
-    partition = {source: index for index, source in enumerate(partitions())}
-    rows = [json.loads(line) for line in Path(spec["events"]).read_text(encoding="utf-8").splitlines()]
-    failed: list[BaseException] = []
-    acknowledged = 0
-    with Journal(Path(spec["journal"])) as journal:
-
-        def acked(airport: int, sent_ms: int, where: Any) -> None:
-            nonlocal acknowledged
-            event = event_number(partition[where.topic, where.partition], where.offset)
-            journal.add(event=event, topic=airport, g=0, at_ms=sent_ms)
-            acknowledged += 1
-
+    rows = [json.loads(line) for line in Path(demo.spec["events"]).read_text(encoding="utf-8").splitlines()]
+    with _Publisher(demo) as publisher:
         demo.say(ready=True)
+        demo.await_order()
+        while rows and rows[0][0] < 0:
+            publisher.send(*rows.pop(0)[1:])
         start = demo.await_order()["start"]
-        for due_s, topic, airport, key, time_ms, value in rows:
+        for due_s, *event in rows:
             _wait_until(start + due_s)
-            future = client.send(topic, key=key.encode(), value=value.encode(), timestamp_ms=time_ms)
-            future.add_callback(partial(acked, airport, time.time_ns() // 1_000_000))
-            future.add_errback(failed.append)
-            demo.say_sometimes(lambda: {"count": acknowledged})
-        client.flush(timeout=_FLUSH_TIMEOUT_S)
-        client.close()
-    if failed or acknowledged != len(rows):
-        raise SystemExit(f"{len(rows) - acknowledged} of {len(rows)} events were not acknowledged: {failed[:1]}")
-    demo.say(count=acknowledged, done=True)
+            publisher.send(*event)
+    demo.say(count=publisher.acknowledged, done=True)
     demo.await_order()
+
+
+class _Publisher:
+    """Sends events and writes down what Kafka acknowledged; SystemExit at the end if it did not acknowledge all."""
+
+    def __init__(self, demo: Demo) -> None:
+        from totalorder.kafka_clients import producer
+
+        self.acknowledged = 0
+        self._demo = demo
+        self._client = producer(demo.spec["bootstrap_servers"], linger_ms=_LINGER_MS)
+        self._journal = Journal(Path(demo.spec["journal"]))
+        self._partition = {source: index for index, source in enumerate(partitions())}
+        self._sent = 0
+        self._failed: list[BaseException] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._client.flush(timeout=_FLUSH_TIMEOUT_S)
+        self._client.close()
+        self._journal.close()
+        if self.acknowledged != self._sent:
+            lost = self._sent - self.acknowledged
+            raise SystemExit(f"{lost} of {self._sent} events were not acknowledged: {self._failed[:1]}")
+
+    def send(self, kafka_topic: str, airport: int, key: str, time_ms: int, value: str) -> None:
+        """Publish one event, with its own time as the record's."""
+        future = self._client.send(kafka_topic, key=key.encode(), value=value.encode(), timestamp_ms=time_ms)
+        self._sent += 1
+        future.add_callback(partial(self._acknowledge, airport, time.time_ns() // 1_000_000))
+        future.add_errback(self._failed.append)
+        self._demo.say_sometimes(lambda: {"count": self.acknowledged})
+
+    def _acknowledge(self, airport: int, sent_ms: int, where: Any) -> None:
+        """Called in the client's thread, one at a time."""
+        event = event_number(self._partition[where.topic, where.partition], where.offset)
+        self._journal.add(event=event, topic=airport, g=0, at_ms=sent_ms)
+        self.acknowledged += 1
 
 
 def board(demo: Demo) -> None:
@@ -149,6 +180,8 @@ def board(demo: Demo) -> None:
             bootstrap_servers=spec["bootstrap_servers"],
             start_timeout_s=_GRANT_TIMEOUT_S,
             save_interval_s=_SAVE_EVERY_S,
+            max_buffered=_MAX_BUFFERED,
+            kafka={"fetch.min.bytes": str(_FETCH_MIN_BYTES), "fetch.max.wait.ms": str(_FETCH_MAX_WAIT_MS)},
         ) as subscriber,
     ):
         delivery = _Delivery(demo, journal)
@@ -187,6 +220,8 @@ def plain(demo: Demo) -> None:
         auto_offset_reset="earliest",
         group_id=None,
         enable_auto_commit=False,
+        fetch_min_bytes=_FETCH_MIN_BYTES,
+        fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
     )
     airports = set(spec["airports"])
     consumer.assign([TopicPartition(*source) for source in partitions() if source[0] in spec["kafka_topics"]])
