@@ -312,7 +312,7 @@ def _decode_rows(record: pa.RecordBatch, directory: Mapping[str, Any]) -> Stampe
 
 
 def _ints(column: pa.Array) -> Ints:
-    return column.to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
 def _occurrence(topic: Ints) -> Ints:

@@ -1,14 +1,25 @@
 """A step's working copy of the cold state: copied at the first change, so that a batch without one costs nothing."""
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from totalorder.errors import LimitExceeded
 from totalorder.sequencer import groups
-from totalorder.sequencer.groups import GroupChange
+from totalorder.sequencer.groups import Counts, GroupChange
 from totalorder.sequencer.limits import MAX_TOPICS_PER_DOMAIN
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.state import Cold, Subscription
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Copies:
+    """The draft's own tables, which it may change."""
+
+    topics: list[str]
+    topic_ids: dict[str, int]
+    partition_of: list[int]
+    subscriptions: dict[str, Subscription]
+    counts: dict[int, Mapping[int, int]]
 
 
 class Draft:
@@ -18,10 +29,15 @@ class Draft:
         self.config = cold.config
         self.kafka_topics, self.ranks = cold.kafka_topics, cold.ranks
         self.sources, self.source_ids = cold.sources, cold.source_ids
-        self.topics, self.topic_ids, self.partition_of = cold.topics, cold.topic_ids, cold.partition_of
-        self.subscriptions, self.counts, self._members = cold.subscriptions, cold.counts, cold.members
-        self.changed = False
+        self.topics: Sequence[str] = cold.topics
+        self.topic_ids: Mapping[str, int] = cold.topic_ids
+        self.partition_of: Sequence[int] = cold.partition_of
+        self.subscriptions: Mapping[str, Subscription] = cold.subscriptions
+        self.counts: Counts = cold.counts
+        self._members = cold.members
         self._before = cold
+        self._copies: _Copies | None = None
+        self.changed = False
 
     def cold(self) -> Cold:
         """The cold state after the batch; the very same object when nothing changed."""
@@ -61,20 +77,19 @@ class Draft:
                 remedy="Name topics by something with fewer values: a topic is not meant for each entity",
             )
         if fresh:
-            self._own_copies()
+            own = self._own()
             for name in fresh:
-                self.topic_ids[name] = len(self.topics)
-                self.topics.append(name)
-                self.partition_of.append(stamps_partition(name, self.config.stamps_partitions))
+                own.topic_ids[name] = len(own.topics)
+                own.topics.append(name)
+                own.partition_of.append(stamps_partition(name, self.config.stamps_partitions))
 
     def set(self, id_: str, subscription: Subscription) -> None:
         """Replaces one id's subscription."""
-        self._own_copies()
-        self.subscriptions[id_] = subscription
+        self._own().subscriptions[id_] = subscription
 
     def regroup(self, former: tuple[int, ...], topics: tuple[int, ...]) -> GroupChange:
         """Moves the sequencing groups of the shard's topics as one subscription's set changes."""
-        self._own_copies()
+        own = self._own()
         changed = groups.change(
             self.counts,
             own=[topic for topic in {*former, *topics} if self.owns(topic)],
@@ -84,9 +99,9 @@ class Draft:
         )
         for topic, row in changed.counts.items():
             self._members.pop(topic, None)
-            self.counts[topic] = row
+            own.counts[topic] = row
             if not row:
-                del self.counts[topic]
+                del own.counts[topic]
         return changed
 
     def members(self, topic: int) -> tuple[int, ...]:
@@ -112,10 +127,17 @@ class Draft:
         rank, partition = self.sources[index]
         return self.kafka_topics[rank], partition
 
-    def _own_copies(self) -> None:
-        if not isinstance(self.topics, list):
-            self.topics, self.topic_ids = list(self.topics), dict(self.topic_ids)
-            self.partition_of = list(self.partition_of)
-            self.subscriptions, self.counts = dict(self.subscriptions), dict(self.counts)
-            self._members = dict(self._members)
+    def _own(self) -> _Copies:
+        """The draft's own copies of the tables, made at the first change."""
+        if self._copies is None:
+            self._copies = own = _Copies(
+                topics=list(self.topics),
+                topic_ids=dict(self.topic_ids),
+                partition_of=list(self.partition_of),
+                subscriptions=dict(self.subscriptions),
+                counts=dict(self.counts),
+            )
+            self.topics, self.topic_ids, self.partition_of = own.topics, own.topic_ids, own.partition_of
+            self.subscriptions, self.counts, self._members = own.subscriptions, own.counts, dict(self._members)
         self.changed = True
+        return self._copies

@@ -127,7 +127,7 @@ class _Run:
         )
         rows = rows[(self.topic[rows] >= 0) | (self.source[rows] < 0)]
         done = 0
-        for at in np.flatnonzero(self.source[rows] < 0):
+        for at in np.flatnonzero(self.source[rows] < 0).tolist():
             self._events(rows[done:at])
             row = int(rows[at])
             registry.handle(batch.control[row], int(batch.offset[row]), self.next_offsets)

@@ -1,6 +1,7 @@
 """Subscriptions: what each control record does at its position in π, and the answer that it gets."""
 
 from collections.abc import Iterable, Mapping
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,21 @@ from totalorder.sequencer.state import Subscription
 
 Ints = npt.NDArray[np.int64]
 _NEVER = Subscription(generation=0, nonce="", topics=(), lease_ms=0, expires_ms=0, g=0, lapsed=True)
+
+
+class _Stem(TypedDict):
+    """What every answer says of the batch that it came in."""
+
+    batch: int
+    incarnation: int
+
+
+class _Who(TypedDict):
+    """Whom an answer is for."""
+
+    id: str
+    generation: int
+    nonce: str
 
 
 class Registry:
@@ -189,11 +205,11 @@ class Registry:
         self.control_g = self._stamper.position()
         return self.control_g
 
-    def _stem(self) -> dict[str, int]:
+    def _stem(self) -> _Stem:
         return {"batch": self._batch, "incarnation": self.draft.config.incarnation}
 
 
-def _who(request: Request) -> dict[str, str | int]:
+def _who(request: Request) -> _Who:
     return {"id": request.id, "generation": request.generation, "nonce": request.nonce}
 
 

@@ -3,12 +3,17 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
 from kafka import KafkaAdminClient
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 
 NewTopic = Callable[..., str]
+
+# The speed of a machine is nobody's fault; a failing example prints what repeats it.
+settings.register_profile("totalorder", deadline=None, print_blob=True)
+settings.load_profile("totalorder")
 
 
 @pytest.fixture(scope="session")

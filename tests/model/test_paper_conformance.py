@@ -1,14 +1,12 @@
 """Where the paper is right, we agree with it: with static subscriptions and instantaneous messages, to the number."""
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from paper_model import PaperModel
 from reference import Event, Item, change, reference_stamps
 
 TOPICS = "abcd"
 
 
-@settings(deadline=None, print_blob=True)
 @given(
     subscriptions=st.lists(st.sets(st.sampled_from(TOPICS), min_size=1), min_size=1, max_size=6),
     publications=st.lists(st.sampled_from(TOPICS), max_size=12),

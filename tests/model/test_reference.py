@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from reference import (
     Change,
     Event,
@@ -68,13 +67,11 @@ def disagrees(delivered: dict[str, list[int]]) -> bool:
     return any(first_disagreement(one, other) for one in delivered.values() for other in delivered.values())
 
 
-@settings(deadline=None, print_blob=True)
 @given(items=histories, seed=seeds)
 def test_one_subscription_per_pair_makes_everyone_follow_pi(items: list[Item], seed: int) -> None:
     assert deliveries(items, 1, random.Random(seed)) == expected(items)
 
 
-@settings(deadline=None, print_blob=True)
 @given(items=histories, seed=seeds)
 def test_two_subscriptions_per_pair_keep_pairwise_order(items: list[Item], seed: int) -> None:
     delivered = deliveries(items, 2, random.Random(seed), opening=True)
@@ -82,7 +79,6 @@ def test_two_subscriptions_per_pair_keep_pairwise_order(items: list[Item], seed:
     assert not disagrees(delivered)
 
 
-@settings(deadline=None, print_blob=True)
 @given(items=histories, min_subscriptions=st.sampled_from([1, 2]))
 def test_counts_are_consistent(items: list[Item], min_subscriptions: int) -> None:
     """n counts up by one per topic, entries never exceed what was published, SGs are symmetric."""

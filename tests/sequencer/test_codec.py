@@ -6,8 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from engine_world import DOMAIN, configs, rows_of, run, same_rows
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from reference import Event, Item, change, events
 
 from totalorder.errors import LimitExceeded, WireError

@@ -4,8 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from totalorder.errors import WireError
 from totalorder.sequencer.control import (
@@ -17,6 +16,7 @@ from totalorder.sequencer.control import (
     Renew,
     Renewed,
     Repeated,
+    Request,
     Subscribe,
     Unsubscribe,
     answer_key,
@@ -44,7 +44,7 @@ def value(**changes: Any) -> bytes:
 
 
 def test_requests_come_out_as_they_went_in() -> None:
-    requests = [
+    requests: list[Request] = [
         Subscribe(id="a", generation=1, nonce="n", topics=("T", "é"), lease_s=5, stamps_ends={0: 3, 7: 0}),
         Unsubscribe(id="a", generation=2, nonce="n"),
         Renew(id="a", generation=2, nonce="n"),

@@ -4,8 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from totalorder.sequencer.order import pi_order
 
@@ -28,16 +27,12 @@ def naive(table: list[Row], time_ms: int) -> list[Row]:
 
 def clever(table: list[Row], time_ms: int) -> list[Row]:
     columns = [np.array([row[i] for row in table], dtype=np.int64) for i in range(4)]
-    order = pi_order(
-        rank=columns[0], partition=columns[1], offset=columns[2], timestamp_ms=columns[3], time_ms=time_ms
-    )
+    order = pi_order(rank=columns[0], partition=columns[1], offset=columns[2], timestamp_ms=columns[3], time_ms=time_ms)
     return [table[i] for i in order]
 
 
 @given(table=rows, time_ms=st.integers(0, 50), rng=st.randoms(use_true_random=False))
-def test_pi_is_its_definition_whatever_the_order_of_rows(
-    table: list[Row], time_ms: int, rng: random.Random
-) -> None:
+def test_pi_is_its_definition_whatever_the_order_of_rows(table: list[Row], time_ms: int, rng: random.Random) -> None:
     expected = naive(table, time_ms)
     assert clever(table, time_ms) == expected
     assert clever(rng.sample(table, len(table)), time_ms) == expected

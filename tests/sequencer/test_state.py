@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 from engine_world import configs, rows_of, run
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from reference import Event, Item, change, events
 
 from totalorder.errors import StateError
@@ -65,9 +64,9 @@ def test_damage_is_named(at: int, bit: int) -> None:
         broken = bytearray(data)
         broken[at % len(data)] ^= 1 << bit
         with pytest.raises(StateError):
-            read(bytes(broken))  # type: ignore[operator]
+            read(bytes(broken))
         with pytest.raises(StateError):
-            read(data[: at % len(data)])  # type: ignore[operator]
+            read(data[: at % len(data)])
 
 
 def test_another_version_is_named() -> None:
@@ -99,5 +98,5 @@ def test_another_fixed_setting_is_refused_by_name(name: str, other: object) -> N
     ],
 )
 def test_settings_out_of_range_make_no_config(odd: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="must be|out of range"):
+    with pytest.raises(ValueError, match=r"must be|out of range"):
         EngineConfig(domain="d", identity="i", **odd)  # type: ignore[arg-type]

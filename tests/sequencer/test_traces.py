@@ -1,7 +1,7 @@
 """Golden scripts of the engine: each reads as a story, and its trace changes only on purpose.
 
-`TOTALORDER_REWRITE_TRACES=1 pytest tests/sequencer/test_traces.py` writes the traces anew: commit a changed one only when
-you understand what caused the change.
+`TOTALORDER_REWRITE_TRACES=1 pytest tests/sequencer/test_traces.py` writes the traces anew: commit a changed one only
+when you understand what caused the change.
 """
 
 import os

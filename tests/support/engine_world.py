@@ -85,7 +85,7 @@ def run(batches: Sequence[Sequence[Row]], shard_configs: Sequence[EngineConfig])
 
 
 def full_stamps(stamped: Iterable[StampedBatch], *, undelta: bool = True) -> list[ReferenceStamp]:
-    """Every stamp in π's order with all entries, undoing the delta coding with the entries of the topic's stamps before.
+    """Every stamp in π's order with all entries: undoes the delta coding by the stamps of the topic before.
 
     Entries that a keyframe does not repeat have left the group.
     """

@@ -1,7 +1,7 @@
 """Golden scripts: blocks of input, `----`, and the readable trace that the engine gives for them.
 
-A script begins with a block of settings (`partitions=1 m=1 keyframe_every=4`, every one optional), then one block for each
-batch: a line `batch at=TIME`, and a line for each record, in the order in which Spark might hand them over:
+A script begins with a block of settings (`partitions=1 m=1 keyframe_every=4`, every one optional), then one block for
+each batch: a line `batch at=TIME`, and a line for each record, in the order in which Spark might hand them over:
 
     TOPIC KAFKA[PARTITION]@OFFSET ts=MS            an event ("-" as TOPIC: its pub/sub topic cannot be told)
     subscribe ID GENERATION NONCE TOPIC... [ts=MS] [lease=S]
