@@ -13,9 +13,13 @@ _NO_BROKER = re.compile(
     r"TimeoutException|DisconnectException|[Tt]imed out|Failed to update metadata|No resolvable bootstrap urls"
 )
 _DAMAGED = re.compile(
-    r"CANNOT_LOAD_STATE_STORE|CANNOT_READ_STREAMING_STATE|STATE_STORE|MALFORMED_LOG_FILE|MISSING_LOG"
+    r"STREAMING_STATEFUL_OPERATOR|CANNOT_LOAD_STATE_STORE|CANNOT_READ_STREAMING_STATE|STATE_STORE|MALFORMED_LOG_FILE|MISSING_LOG"
     r"|Incomplete log file|malformed|SST|RocksDBException|CHECKSUM|[Cc]hecksum"
 )
+
+
+_PASSING = re.compile(r"Python worker failed to connect back")
+"""Spark gives the Python process that it starts with each query 10 s, which a busy machine can exceed."""
 
 
 class WorkerFailure(Exception):
@@ -24,6 +28,11 @@ class WorkerFailure(Exception):
     def __init__(self, error: Error) -> None:
         content = {"error": type(error).__name__, "what": error.what, "remedy": error.remedy}
         super().__init__(_MARK + json.dumps(content))
+
+
+def is_passing(message: str) -> bool:
+    """Whether a query that failed so is worth another try as it is."""
+    return _LINE.search(message) is None and _PASSING.search(message) is not None
 
 
 def error_from(message: str) -> Error:

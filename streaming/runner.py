@@ -25,7 +25,7 @@ from totalorder.errors import Error, StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock, read_checkpoint
-from totalorder.streaming.failures import error_from
+from totalorder.streaming.failures import error_from, is_passing
 from totalorder.streaming.preflight import Facts
 from totalorder.streaming.query import OBSERVED, start_query
 from totalorder.streaming.record import DomainRecord
@@ -39,6 +39,8 @@ _ALIVE_POLL_S = 0.1
 _READY_POLL_S = 0.02
 _BATCH_GRACE_S = 20.0
 _READY_TIMEOUT_S = 120.0
+_MAX_REVIVALS = 3
+"""How often in a row, without a batch between, a query is started again after a failure that may pass."""
 _FORMER_DRIVER_S = 60.0
 """How long the Java of a driver that was killed may take to be gone."""
 
@@ -75,6 +77,7 @@ class Sequencer:
         self._listener: _Listener | None = None
         self._watcher: threading.Thread | None = None
         self._refused: set[str] = set()
+        self._revivals = 0
 
     def __enter__(self) -> "Sequencer":
         self.start()
@@ -88,7 +91,8 @@ class Sequencer:
         try:
             self._prepare()
             self._begin_query()
-            self._await_ready()
+            while not self._is_running():
+                self._begin_query()
         except BaseException as error:
             self._release()
             self._done.set()
@@ -188,6 +192,7 @@ class Sequencer:
         return sorted(self._record.event_topics(self.settings.own_topics.own()))
 
     def _begin_query(self) -> None:
+        """Starts the query and waits for the end of its first trigger."""
         spark = self._session()
         if self._listener is None:
             self._listener = _Listener(self)
@@ -201,20 +206,19 @@ class Sequencer:
             stamped=self._stamped,
             checkpoint=f"{self.settings.checkpoint_dir.rstrip('/')}/{QUERY}",
         )
+        if self._await_first_trigger(self._query):
+            self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
 
-    def _await_ready(self) -> None:
-        """Waits for the end of the first trigger (of a new domain: an empty batch, which also warms Spark up)."""
-        assert self._query is not None
+    def _await_first_trigger(self, query: StreamingQuery) -> bool:
+        """Whether it came to its end; of a new domain it is an empty batch, which also warms Spark up."""
         deadline = time.monotonic() + _READY_TIMEOUT_S
-        while self._query.isActive and not self._has_run(self._query) and not self._stopping.wait(_READY_POLL_S):
+        while query.lastProgress is None and not query.status["message"].startswith("Waiting for"):
+            if not query.isActive or self._stopping.wait(_READY_POLL_S):
+                return False
             if time.monotonic() > deadline:
                 self._log.warning("the first batch takes long", waited_s=_READY_TIMEOUT_S)
-                break
-        self._raise_if_ended(self._query)
-        self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
-
-    def _has_run(self, query: StreamingQuery) -> bool:
-        return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
+                return True
+        return True
 
     # --- while it runs ------------------------------------------------------------------------------------------------
 
@@ -222,13 +226,11 @@ class Sequencer:
         look_at = time.monotonic() + self.settings.topic_poll_s
         try:
             while not self._stopping.wait(_ALIVE_POLL_S):
-                assert self._query is not None
-                self._raise_if_ended(self._query)
-                if time.monotonic() >= look_at:
+                if not self._is_running():
+                    self._begin_query()
+                elif time.monotonic() >= look_at:
                     self._look()
                     look_at = time.monotonic() + self.settings.topic_poll_s
-        except Error as error:
-            self._fail(error)
         except Exception as error:
             self._fail(_explained(error))
         finally:
@@ -237,18 +239,39 @@ class Sequencer:
             finally:
                 self._done.set()
 
-    def _raise_if_ended(self, query: StreamingQuery) -> None:
-        if query.isActive or self._stopping.is_set():
-            return
+    def _is_running(self) -> bool:
+        """False when the query ended by something that starting it again may heal; raises what else ended it."""
+        query = self._query
+        if self._stopping.is_set() or query is None or query.isActive:
+            return True
         failure = query.exception()
         text = str(failure) if failure is not None else "it ended without a reason"
+        self._raise_if_topics_changed()  # that would be the cause, and Spark's words for it are misleading
+        if is_passing(text) and self._revivals < _MAX_REVIVALS:
+            self._revivals += 1
+            self._log.warning("starting the query again", reason=error_from(text).what)
+            return False
         error = error_from(text)
         if type(error) is Error:
-            self._log.error("spark failed", trace=text)
+            self._log.error("spark failed", trace=text.partition("=== Streaming Query ===")[0])
         raise error
 
     def _look(self) -> None:
         """Looks at the topics: a recreated one ends the job, a new one is vetted and admitted."""
+        assert self._topics is not None
+        self._raise_if_topics_changed()
+        new = {
+            name: topic_id
+            for name, topic_id in self._topics.selected_ids().items()
+            if name not in self._record.topic_ids and topic_id not in self._refused
+        }
+        admitted = self._vetted(self._topics, new)
+        if admitted and not self._stopping.is_set():
+            self._stop_query()
+            self._record = self._admit(self._record, admitted)
+            self._begin_query()
+
+    def _raise_if_topics_changed(self) -> None:
         assert self._topics is not None
         present = self._topics.ids(self._record.topic_ids)
         for name, topic_id in self._record.topic_ids.items():
@@ -258,17 +281,6 @@ class Sequencer:
                     f"topic {name} was {done} while the job ran",
                     remedy="Its offsets mean other records now: begin a new domain with a new checkpoint",
                 )
-        new = {
-            name: topic_id
-            for name, topic_id in self._topics.selected_ids().items()
-            if name not in self._record.topic_ids and topic_id not in self._refused
-        }
-        admitted = self._vetted(self._topics, new)
-        if admitted:
-            self._stop_query()
-            self._record = self._admit(self._record, admitted)
-            self._begin_query()
-            self._await_ready()
 
     def _vetted(self, topics: Topics, new: dict[str, str]) -> dict[str, str]:
         """Those of the new topics that may be admitted; the others are named once, and the job runs on without them."""
@@ -290,6 +302,7 @@ class Sequencer:
     def observe(self, figures: dict[str, Any], durations_ms: dict[str, int], rows_per_s: float) -> None:
         """Takes one batch's figures, from the listener, and logs them."""
         before = self.processed
+        self._revivals = 0
         if figures["g_last"] < before.g:
             self._failure = self._failure or StateError(
                 "a batch went backwards", remedy="Stop and look at the checkpoint"

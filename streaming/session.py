@@ -28,7 +28,8 @@ _NOISE = re.compile(
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 _KAFKA_SOURCE = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
-_LOGGING = files("totalorder") / "data" / "spark-log4j2.properties"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+_LOG4J = f"-Dlog4j2.configurationFile={files('totalorder') / 'data' / 'spark-log4j2.properties'}"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -42,7 +43,7 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
     submitted = is_submitted()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     conf = SparkConf()
-    for key, value in {**static_conf(settings), **settings.spark}.items():
+    for key, value in static_conf(settings).items():
         conf.set(key, value)
     if submitted:
         _add_jars(conf)
@@ -60,7 +61,7 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
 
 
 def _add_jars(conf: SparkConf) -> None:
-    """Gives spark-submit's Java the Kafka source where its command line did not; executors get it through spark.jars."""
+    """Gives spark-submit's Java the Kafka source where its command line did not; executors get it by spark.jars."""
     gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
     jvm, loader = gateway.jvm, gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
     SparkContext._ensure_initialized(gateway=gateway)
@@ -81,6 +82,13 @@ def _relay(lines: Iterable[str]) -> None:
 
 def static_conf(settings: Settings) -> dict[str, str]:
     """Settings that a Spark session must begin with; what spark-submit was given stays as it is."""
+    conf = _own_conf(settings) | dict(settings.spark)
+    if _JAVA_OPTIONS in settings.spark and not is_submitted():
+        conf[_JAVA_OPTIONS] = f"{_LOG4J} {settings.spark[_JAVA_OPTIONS]}"
+    return conf
+
+
+def _own_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.app.name": f"totalorder {settings.domain}",
         # One consumer stays open for each Kafka partition; the default of 64 makes more of them thrash.
@@ -94,7 +102,7 @@ def static_conf(settings: Settings) -> dict[str, str]:
         return conf
     conf |= {
         "spark.master": settings.master,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
+        _JAVA_OPTIONS: _LOG4J,
     }
     jars = [str(path) for path in jar_paths("spark")]
     if not is_local(settings.master):

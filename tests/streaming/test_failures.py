@@ -3,7 +3,7 @@
 import pytest
 
 from totalorder.errors import BrokerUnavailable, Error, EventsLost, LimitExceeded, StateError
-from totalorder.streaming.failures import WorkerFailure, error_from
+from totalorder.streaming.failures import WorkerFailure, error_from, is_passing
 
 SPARK = "[STREAM_FAILED] Query [id = x] terminated with exception: Job aborted\nTraceback:\n  File x\n{}\n\tat java\n"
 
@@ -34,3 +34,9 @@ def test_sparks_own_errors_become_ours(text: str, kind: type[Error]) -> None:
 
 def test_an_empty_message() -> None:
     assert "no reason given" in str(error_from(""))
+
+
+def test_only_what_may_pass_is_tried_again() -> None:
+    assert is_passing(SPARK.format("org.apache.spark.SparkException: Python worker failed to connect back."))
+    assert not is_passing(SPARK.format("something else"))
+    assert not is_passing(SPARK.format(str(WorkerFailure(Error("Python worker failed to connect back")))))

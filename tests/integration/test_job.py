@@ -1,0 +1,232 @@
+"""The job on a real broker and real Spark: one session, one broker, a domain for each test."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+from pyspark.sql import SparkSession
+from spark_job import by_engine, read_log
+from spark_shared import settings_for
+from waiting import wait_until
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.config import Settings
+from totalorder.errors import BrokerUnavailable, Error, PreflightFailed, StateError
+from totalorder.sequencer.control import Grant, Rejection, Subscribe, encode_request
+from totalorder.sequencer.limits import MAX_CONTROL_BYTES
+from totalorder.streaming.checkpoint import RECORD
+from totalorder.streaming.record import DomainRecord
+from totalorder.streaming.runner import Sequencer
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+NewTopic = Callable[..., str]
+BOUND_S = 150.0
+
+
+@pytest.fixture(scope="module")
+def producer(broker: LocalBroker) -> Iterator[KafkaProducer]:
+    with kafka_clients.producer(broker.bootstrap_servers, max_request_size=2_000_000) as made:
+        yield made
+
+
+@pytest.fixture
+def domain(unique_name: Callable[[str], str]) -> str:
+    return unique_name("job")
+
+
+def subscribe(id_: str, topics: list[str], generation: int = 1) -> bytes:
+    return encode_request(
+        Subscribe(id=id_, generation=generation, nonce="n", topics=tuple(topics), lease_s=0, stamps_ends={})
+    )
+
+
+def until_processed(sequencer: Sequencer, *, events: int, controls: int = 0) -> None:
+    def done() -> bool:
+        sequencer.wait(0)
+        return sequencer.processed.events >= events and sequencer.processed.controls >= controls
+
+    wait_until(done, f"{events} events and {controls} control records processed", bound_s=BOUND_S)
+    assert (sequencer.processed.events, sequencer.processed.controls) == (events, controls)
+
+
+def record_of(settings: Settings) -> DomainRecord:
+    return DomainRecord.decode((Path(settings.checkpoint_dir) / RECORD).read_text(encoding="utf-8"), "here")
+
+
+def assert_by_engine(settings: Settings) -> None:
+    log = read_log(settings)
+    answers, stamped = by_engine(settings, record_of(settings), log)
+    assert sorted(log.answers, key=lambda answer: answer.g) == answers
+    assert {(one.batch, one.partition): one.digest for one in log.stamped} == {
+        (one.batch, one.partition): one.digest for one in stamped
+    }
+
+
+def test_stamps_and_grants_are_the_engines(
+    broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
+) -> None:
+    a, b = new_topic("a", partitions=2), new_topic("b")
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(a, b))
+    control = settings.own_topics.control
+    with Sequencer(settings, spark=spark) as sequencer:
+        requests = [subscribe("s", [a, b]), b"no request", b"", None, b"x" * (MAX_CONTROL_BYTES + 5)]
+        for request in requests:
+            producer.send(control, key=b"s", value=request, partition=0)
+        for number in range(40):
+            producer.send(a, value=b"%d" % number, partition=number % 2)
+            producer.send(b, key=b"k", value=None if number % 3 else b"", timestamp_ms=number * 10**6)
+        producer.flush()
+        until_processed(sequencer, events=80, controls=5)
+        producer.send(control, key=b"s", value=subscribe("s", [b], generation=2), partition=0)
+        for number in range(10):
+            producer.send(b, value=b"%d" % number)
+        producer.flush()
+        until_processed(sequencer, events=90, controls=6)
+    log = read_log(settings)
+    answers = {answer.offset: answer for answer in log.answers}
+    assert [type(answers[offset]) for offset in range(6)] == [Grant, Rejection, Rejection, Rejection, Rejection, Grant]
+    assert len(log.events()) == 90
+    assert sorted(g for _, _, g in log.events().values()) == sorted(
+        set(range(1, 97)) - {answer.g for answer in log.answers}
+    )
+    assert_by_engine(settings)
+
+
+def test_topics_by_key_on_two_shards_with_events_that_name_none(
+    broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
+) -> None:
+    topic = new_topic("all", partitions=3)
+    more = {"topics": (topic,), "topic_by": "key", "shards": 2, "stamps_partitions": 4, "min_subscriptions": 2}
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path, **more)
+    with Sequencer(settings, spark=spark) as sequencer:
+        for id_ in ("s", "t"):
+            request = subscribe(id_, ["k0", "k1", "größe"])
+            producer.send(settings.own_topics.control, key=id_.encode(), value=request, partition=0)
+        producer.flush()
+        until_processed(sequencer, events=0, controls=2)
+        keys = [b"k0", b"k1", "größe".encode(), None, b"", b"\xff", b"x" * 256]
+        for number in range(70):
+            producer.send(topic, key=keys[number % 7], value=b"v", partition=number % 3)
+        producer.flush()
+        wait_until(lambda: sequencer.processed.unroutable == 40, "40 events without a topic counted", bound_s=BOUND_S)
+        until_processed(sequencer, events=30, controls=2)
+    events = read_log(settings).events()
+    assert sorted({topic for topic, _, _ in events.values()}) == ["größe", "k0", "k1"]
+    assert [n for name, n, _ in sorted(events.values()) if name == "k0"] == list(range(1, 11))
+
+
+def test_an_event_without_a_topic_can_stop_the_job(
+    broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
+) -> None:
+    topic = new_topic("all")
+    settings = settings_for(
+        domain, broker.bootstrap_servers, tmp_path, topics=(topic,), topic_by="header:kind", unroutable="fail"
+    )
+    producer.send(topic, value=b"v", headers=[("kind", b"k")])
+    producer.send(topic, value=b"v").get(30)
+    message = f"1 events name no pub/sub topic .*{topic}.0.@1"
+    with pytest.raises(Error, match=message), Sequencer(settings, spark=spark) as sequencer:
+        assert sequencer.wait(BOUND_S)
+
+
+def test_topics_come_and_one_is_recreated(
+    broker: LocalBroker,
+    kafka_admin: KafkaAdminClient,
+    producer: KafkaProducer,
+    spark: SparkSession,
+    new_topic: NewTopic,
+    domain: str,
+    tmp_path: Path,
+) -> None:
+    first = new_topic(f"{domain}.e")
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topic_pattern=f"{domain}[.](e|s).*")
+    with Sequencer(settings, spark=spark) as sequencer:
+        producer.send(first, value=b"1").get(30)
+        until_processed(sequencer, events=1)
+        refused = new_topic(f"{domain}.e", cleanup_policy="compact")
+        second = new_topic(f"{domain}.e", partitions=2)
+        for partition in (0, 1):
+            producer.send(second, value=b"2", partition=partition).get(30)
+        until_processed(sequencer, events=3)
+        assert set(record_of(settings).event_topics(settings.own_topics.own())) == {first, second}
+    kafka_admin.delete_topics([refused])
+    assert_by_engine(settings)
+    with Sequencer(settings, spark=spark) as sequencer:
+        kafka_admin.delete_topics([first])
+        with pytest.raises(StateError, match=f"topic {first} was deleted"):
+            assert sequencer.wait(BOUND_S)
+    kafka_admin.create_topics({first: {"num_partitions": 1}})
+    with pytest.raises(PreflightFailed, match=f"topic {first} was deleted and created again"):
+        Sequencer(settings, spark=spark).start()
+
+
+def test_checkpoints_that_are_refused(
+    broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
+) -> None:
+    topic = new_topic("a")
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path / "one", topics=(topic,))
+    for number in range(2):
+        with Sequencer(settings, spark=spark) as sequencer:
+            producer.send(topic, value=b"%d" % number).get(30)
+            until_processed(sequencer, events=1)
+    other = settings.model_copy(update={"domain": f"{domain}-other"})
+    with pytest.raises(PreflightFailed, match=r"domain is .* and the checkpoint was made with"):
+        Sequencer(other, spark=spark).start()
+    lost = settings.model_copy(update={"checkpoint_dir": str(tmp_path / "two")})
+    with pytest.raises(PreflightFailed, match="clocks would start at 1 over existing stamps"):
+        Sequencer(lost, spark=spark).start()
+
+
+def _lose_all(state: Path) -> None:
+    shutil.rmtree(state)
+
+
+def _lose_files(state: Path) -> None:
+    for path in (state / "0" / "0").rglob("*"):
+        if path.is_file():
+            path.unlink()
+
+
+def _cut_newest_change(state: Path) -> None:
+    changes = sorted((state / "0" / "0").rglob("[0-9]*.changelog"), key=lambda path: path.stat().st_mtime_ns)
+    changes[-1].write_bytes(changes[-1].read_bytes()[:20])
+
+
+@pytest.mark.parametrize("damage", [_lose_all, _lose_files, _cut_newest_change])
+def test_lost_state_is_refused_and_nothing_more_is_stamped(
+    damage: Callable[[Path], None],
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    spark: SparkSession,
+    new_topic: NewTopic,
+    domain: str,
+    tmp_path: Path,
+) -> None:
+    topic = new_topic("a")
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(topic,))
+    with Sequencer(settings, spark=spark) as sequencer:
+        for number in range(3):
+            producer.send(topic, value=b"v").get(30)
+            until_processed(sequencer, events=number + 1)
+    forget_loaded_state(spark)
+    damage(tmp_path / "query" / "state")
+    producer.send(topic, value=b"more").get(30)
+    with pytest.raises(StateError), Sequencer(settings, spark=spark) as sequencer:
+        assert sequencer.wait(BOUND_S)
+    assert len(read_log(settings).events()) == 3
+
+
+def forget_loaded_state(spark: SparkSession) -> None:
+    """What a new process does: Spark keeps the last state of each store open."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+
+
+def test_an_absent_broker_is_named_in_time(tmp_path: Path, domain: str) -> None:
+    settings = settings_for(domain, "127.0.0.1:1", tmp_path, topics=("a",), broker_timeout_s=1)
+    with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1"):
+        Sequencer(settings).start()

@@ -1,0 +1,116 @@
+"""`totalorder sequence` as a process: killed between sink and commit, restarted, and stopped by a signal."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from spark_job import DomainLog, by_engine, read_log
+from spark_process import SequencerProcess
+from spark_shared import QUICK_JAVA, settings_for
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.errors import StateError
+from totalorder.streaming.checkpoint import CheckpointLock, read_checkpoint
+from totalorder.streaming.store import LocalStore
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+NewTopic = Callable[..., str]
+
+
+def publish(producer: KafkaProducer, topics: list[str], count: int) -> None:
+    for number in range(count):
+        producer.send(topics[number % len(topics)], value=b"%d" % number, partition=number % 2)
+    producer.flush()
+
+
+def stamped(process: SequencerProcess) -> int:
+    return sum(line["events"] for line in process.logged("batch"))
+
+
+def assert_chained(log: DomainLog) -> None:
+    """Each batch of a partition continues the digest of the one before."""
+    batches = log.batches()
+    for number in range(2, len(batches) + 1):
+        for partition, one in batches[number].items():
+            assert one.previous_digest == batches[number - 1][partition].digest
+
+
+def test_killed_between_sink_and_commit_then_stopped_in_good_order(
+    broker: LocalBroker, new_topic: NewTopic, unique_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    topics = [new_topic(stem, partitions=2) for stem in "ab"]
+    settings = settings_for(unique_name("kill"), broker.bootstrap_servers, tmp_path / "state", topics=tuple(topics))
+    flags = {
+        "domain": settings.domain,
+        "bootstrap_servers": settings.bootstrap_servers,
+        "topics": ",".join(topics),
+        "checkpoint_dir": settings.checkpoint_dir,
+        "stamps_partitions": settings.stamps_partitions,
+        "spark": "=".join(*QUICK_JAVA.items()),
+    }
+    with kafka_clients.producer(broker.bootstrap_servers) as producer:
+        with SequencerProcess(**flags) as process:
+            process.until_ready()
+            for round_ in range(1, 4):
+                publish(producer, topics, 20)
+                process.until("events stamped", lambda count=20 * round_: stamped(process) == count)
+            with pytest.raises(StateError, match="in use by another sequencer"):
+                CheckpointLock(tmp_path / "state", wait_s=0)
+            process.kill()
+        newest = uncommit(tmp_path / "state")
+        before = read_log(settings)
+        with SequencerProcess(**flags) as process:
+            process.until("the batch runs again", lambda: len(process.logged("batch")) == 1)
+            publish(producer, topics, 20)
+            process.until("events stamped", lambda: stamped(process) == 40)
+            children = process.java()
+            assert process.terminate() == 0
+            assert children
+            assert not process.java()
+    with CheckpointLock(tmp_path / "state", wait_s=0):
+        facts = read_checkpoint(LocalStore(tmp_path / "state"), "here")
+    assert facts.record is not None
+    assert facts.committed > newest
+    log = read_log(settings)
+    assert len(log.events()) == 80
+    assert_chained(log)
+    written = Counter((one.batch, one.partition) for one in log.stamped)
+    last = max(one.batch for one in before.stamped)
+    assert {place for place, times in written.items() if times > 1} == {(last, 0), (last, 1)}
+    _, expected = by_engine(settings, facts.record, log)
+    assert {one.digest for one in log.stamped} == {one.digest for one in expected}
+
+
+def uncommit(checkpoint: Path) -> int:
+    """Takes back the newest commit, as if the kill had come just before it; returns its number."""
+    commits = checkpoint / "query" / "commits"
+    newest = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    (commits / str(newest)).unlink()
+    (commits / f".{newest}.crc").unlink(missing_ok=True)
+    return newest
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "says"),
+    [
+        (
+            {"topics": "a", "checkpoint_dir": "x", "bootstrap_servers": "127.0.0.1:1", "broker_timeout_s": 1},
+            1,
+            "No Kafka",
+        ),
+        ({"topics": "a", "checkpoint_dir": "x", "kafka": "group.id=me"}, 2, "group.id cannot be set"),
+        ({"topics": "a"}, 2, "checkpoint_dir is missing"),
+    ],
+)
+def test_a_start_that_fails_says_so_in_one_message(
+    flags: dict[str, object], code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with SequencerProcess(**flags) as process:
+        assert process.wait() == code
+    text = "".join(process.lines)
+    assert says in text
+    assert "Traceback" not in text
