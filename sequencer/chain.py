@@ -116,7 +116,7 @@ class StampsPartition:
                 f"{self._name} goes from batch {last} to {batch.batch}: stamps were removed before they were read",
                 remedy='Raise the retention of the stamps topic; go on without them by start="new" (--new)',
             )
-        if batch.previous_digest != digest or batch.g <= g:
+        if batch.previous_digest != digest or batch.g < g:
             raise Contradiction(
                 f"batch {batch.batch} of {self._name} does not continue batch {last} ({digest[:12]})",
                 remedy=_TWO_WRITERS,

@@ -123,8 +123,8 @@ class Delivery:
     """The machine of one process of a subscriber id. After an error it must not be used any more.
 
     `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
-    first grant of its own. `redelivers`: a former process may have delivered what comes before that grant.
-    `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
+    first grant of its own. `delivered_through`: a former process may have delivered events up to this g that come
+    again; None: up to the first grant of this process. `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
     partition is paused.
     """
 
@@ -135,12 +135,12 @@ class Delivery:
         nonce: str,
         domain: str,
         position: Position | None = None,
-        redelivers: bool = False,
+        delivered_through: int | None = 0,
         max_buffered: int = 1_000,
         max_waiting: int = 50_000,
     ) -> None:
         self._id, self._nonce, self._domain = id, nonce, domain
-        self._redelivers, self._redelivered_through = redelivers, 0
+        self._delivered_through = delivered_through
         self._max_buffered, self._max_waiting = max_buffered, max_waiting
         self._effects: list[Effect] = []
         self._live = self._over = False
@@ -233,8 +233,13 @@ class Delivery:
         self._acknowledge_switches()
 
     def drop(self) -> None:
-        """Delivers nothing more."""
+        """Delivers nothing more: what was owed is given up, and the position is the end of the chain."""
         self._over = True
+        self._unacked.clear()
+        self._switches.clear()
+        self._rows.clear()
+        self._acked_sequence = self._sequence
+        self._acked = _Acknowledged(self._generation, self._chain_g, self._chain_g, {}, {}, {})
 
     # --- what can be asked --------------------------------------------------------------------------------------------
 
@@ -257,6 +262,11 @@ class Delivery:
     def topic_by(self) -> str:
         """What names an event's pub/sub topic, as the grants say."""
         return self._topic_by
+
+    @property
+    def delivered_through(self) -> int | None:
+        """Events up to here may have been delivered by a former process; None before the first grant."""
+        return self._delivered_through
 
     @property
     def acknowledged_sequence(self) -> int:
@@ -346,15 +356,15 @@ class Delivery:
         elif own and isinstance(answer, Grant):
             self._begin(Position.at(answer))
         if own and isinstance(answer, Grant):
-            if not self._live and self._redelivers:
-                self._redelivered_through = answer.g
+            if self._delivered_through is None:
+                self._delivered_through = answer.g
             self._live = True
             self._effects.append(Granted(generation=answer.generation, g=answer.g, lease_s=answer.lease_s))
 
     def _link(self, answer: Grant | Ended) -> None:
         """Appends a change to the chain and begins to read what it adds."""
-        if self._switches and self._switches[-1].lapse and not self._live:
-            # The lease ran out while nobody held the id. That loses nothing: the old set goes on until the new grant.
+        if self._switches and self._switches[-1].lapse:
+            # The lease ran out and the id was subscribed again. That loses nothing: the old set goes on until then.
             self._switches.pop()
         former = self._switches[-1].topics if self._switches else self._topics
         switch = switch_of(answer, generation=self._generation, topics=former)
@@ -419,6 +429,9 @@ class Delivery:
                 raise self._contradicts(f"{self._topics[topic]!r} has {self._clock[topic]} events at {switch.g}")
         self._g = max(self._g, switch.g)
         self._topics, self._clock = switch.topics, {topic: switch.clock[topic] for topic in switch.topics}
+        for topic in self._topics:
+            # Stamps from before the switch may still come from a partition that is read anew: they are known to be old.
+            self._join(topic, switch.g + 1)
         self._blocked, self._lagging, self._by_g = {}, -1, []
         self._unacked.append(switch)
         self._acknowledge_switches()
@@ -430,14 +443,17 @@ class Delivery:
             self._new_head(source, state)
             self._resume(source, state)
         self._todo = set(self._topics)
-        if switch.lapse or (not switch.topics and not self._switches):
-            self._over = True
-            reason = switch.answer.reason if isinstance(switch.answer, Ended) else ""
-            self._effects.append(Finished(g=switch.g, reason=reason))
+        if not switch.topics and not self._switches:
+            self._finish(switch)
         else:
             self._effects.append(Switched(g=switch.g, topics=self.topics))
         if self._switches and not self._switches[0].exact:
             self._enter_frontier_order()
+
+    def _finish(self, switch: Switch) -> None:
+        assert isinstance(switch.answer, Ended)
+        self._over = True
+        self._effects.append(Finished(g=switch.g, reason=switch.answer.reason))
 
     def _forget_dropped(self) -> None:
         """Stops reading what neither the set in force nor a pending one needs."""
@@ -481,10 +497,13 @@ class Delivery:
         return {stamps_partition(name, self._stamps_partitions) for topics in sets for name in topics.values()}
 
     def _set_at(self, g: int) -> Mapping[int, str]:
-        """The set in force at a position that is not behind the set in force now."""
+        """The set that is owed the events at a position that is not before the set in force now.
+
+        Behind a lapse it is the old set: what heals the lapse, in this process or a later one, is owed them.
+        """
         in_force = self._topics
         for switch in self._switches:
-            if g <= switch.g:
+            if g <= switch.g or switch.lapse:
                 break
             in_force = switch.topics
         return in_force
@@ -529,9 +548,7 @@ class Delivery:
 
     def _is_next(self, topic: int, n: int, g: int) -> bool:
         """Whether a stamp is the next of its topic; False when it was seen before."""
-        joins = self._joins.get(topic)
-        while joins and g > joins[0][0]:
-            self._expected[topic] = joins.popleft()[1] + 1
+        self._join(topic, g)
         expected = self._expected[topic]
         if n > expected:
             raise EventsLost(
@@ -542,6 +559,12 @@ class Delivery:
             return False
         self._expected[topic] = n + 1
         return True
+
+    def _join(self, topic: int, g: int) -> None:
+        """Counts a topic from its clock at the last switch before `g` that brought it."""
+        joins = self._joins.get(topic)
+        while joins and g > joins[0][0]:
+            self._expected[topic] = joins.popleft()[1] + 1
 
     def _find_event(self, source: Source, offset: int, batch: int) -> None:
         """Sees to it that a stamped event is read."""
@@ -680,7 +703,11 @@ class Delivery:
                 self._deliver_by_entries()
             if not self._switch_due():
                 return
-            self._switch()
+            if self._switches[0].lapse:
+                # The switch stays: a later process heals the lapse, and delivers the old set on until its own grant.
+                self._finish(self._switches[0])
+            else:
+                self._switch()
 
     def _in_frontier_order(self) -> bool:
         return bool(self._switches) and not self._switches[0].exact
@@ -745,7 +772,7 @@ class Delivery:
                 n=row.n,
                 g=row.g,
                 entries={self._names[topic]: n for topic, n in row.gates},
-                tag="redelivered" if row.g <= self._redelivered_through else None,
+                tag="redelivered" if self._delivered_through and row.g <= self._delivered_through else None,
                 sequence=self._sequence,
             )
         )

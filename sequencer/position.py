@@ -73,14 +73,15 @@ class Position:
 class SavedPosition:
     """A position with the process that saved it.
 
-    `generation` is the process's own; the newest save is the one with the largest (generation, g, switched_g). `clean`:
-    the process stopped with everything acknowledged that it had delivered, so nothing will be delivered twice.
+    `generation` is the process's own; the newest save is the one with the largest (generation, g, switched_g).
+    `delivered_through`: beyond `position` nothing after this g can have been delivered by anyone; None while the
+    process runs, and so after a crash.
     """
 
     id: str
     generation: int
     nonce: str
-    clean: bool
+    delivered_through: int | None
     position: Position
 
     @property
@@ -91,12 +92,7 @@ class SavedPosition:
     @property
     def key(self) -> bytes:
         """Key of its record: a former process can never overwrite what a later one saved."""
-        return position_key(self.id, self.generation)
-
-
-def position_key(id: str, generation: int) -> bytes:  # noqa: A002
-    """Key of a saved position."""
-    return f"{id}/{generation}".encode()
+        return f"{self.id}/{self.generation}".encode()
 
 
 def encode_saved(saved: SavedPosition) -> bytes:
@@ -107,7 +103,7 @@ def encode_saved(saved: SavedPosition) -> bytes:
         "id": saved.id,
         "generation": saved.generation,
         "nonce": saved.nonce,
-        "clean": saved.clean,
+        "delivered_through": saved.delivered_through,
         "in_force": position.generation,
         "switched_g": position.switched_g,
         "g": position.g,
@@ -147,6 +143,7 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         if not isinstance(answer, Grant | Ended):
             raise ValueError("a pending answer changes nothing")
         pending.append(answer)
+    through = record["delivered_through"]
     position = Position(
         generation=_integer(record["in_force"]),
         switched_g=_integer(record["switched_g"]),
@@ -167,7 +164,7 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         id=str(record["id"]),
         generation=_integer(record["generation"]),
         nonce=str(record["nonce"]),
-        clean=record["clean"] is True,
+        delivered_through=None if through is None else _integer(through),
         position=position,
     )
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from totalorder.errors import BrokerUnavailable, Rejected, SequencerUnavailable, SettingsError, WireError
+from totalorder.errors import BrokerUnavailable, Rejected, SequencerUnavailable, SettingsError, SubscriptionEnded, WireError
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import (
     Answer,
@@ -40,7 +40,7 @@ from totalorder.sequencer.delivery_effects import (
 )
 from totalorder.sequencer.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
 from totalorder.sequencer.names import DomainTopics, stamps_partition, valid_id, valid_topic
-from totalorder.sequencer.position import Position, SavedPosition, decode_saved, encode_saved, position_key
+from totalorder.sequencer.position import Position, SavedPosition, decode_saved, encode_saved
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.event import Event
 from totalorder.subscriber.naming import crc_of, topic_of
@@ -118,6 +118,7 @@ class Session:
         """The newest generation of the id that any process holds or held."""
         self._own_answer = 0
         """Generation of the last grant or end that answered this process."""
+        self._lapsed = False
         self._rejections: dict[int, Rejection] = {}
         self._renew_at: float | None = None
         self._save_at = self._pump_at = 0.0
@@ -159,7 +160,7 @@ class Session:
             nonce=self._nonce,
             domain=self._settings.domain,
             position=position,
-            redelivers=saved is not None and not saved.clean,
+            delivered_through=saved.delivered_through if saved is not None else 0,
             max_buffered=self._settings.max_buffered,
             max_waiting=self._settings.max_waiting,
         )
@@ -219,9 +220,7 @@ class Session:
             self._machine.drop()
             self.ready.clear()
             self.finished = Finished(g=self._machine.g, reason="unsubscribed")
-            self._forget_saves()
-        else:
-            self.save()
+        self.save()
 
     def _subscribe(self, topics: tuple[str, ...], ends: dict[int, int], deadline: float) -> None:
         def request(generation: int) -> Request:
@@ -245,6 +244,10 @@ class Session:
             if rejection is None:
                 return
             reason = rejection.reason
+            if self._lapsed:
+                raise SubscriptionEnded(
+                    f"the lease of subscriber id {self._settings.id!r} ran out", remedy="Make a new Subscriber to go on"
+                )
             if rejection.generation + 1 == generation:
                 raise Rejected(f"the sequencer refused the request of subscriber id {self._settings.id!r}: {reason}")
         raise Rejected(
@@ -346,6 +349,7 @@ class Session:
                 self._rejections[answer.offset] = answer
             elif isinstance(answer, Grant | Ended):
                 self._own_answer = max(self._own_answer, answer.generation)
+                self._lapsed = isinstance(answer, Ended) and answer.reason == "expired"
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -414,36 +418,26 @@ class Session:
         self._saved = None
         self.save()
 
-    def save(self, *, clean: bool = False) -> None:
-        """Writes the acknowledged position to Kafka, if it has moved."""
+    def save(self, *, last: bool = False) -> None:
+        """Writes the acknowledged position to Kafka, if it has moved; `last`: everything handed out is acknowledged."""
         interval = self._settings.save_interval_s or float("inf")  # 0: acknowledge() saves
         self._save_at = self._clock() + interval
         if not self.generation:
             return
         position = self._machine.position()
-        if self.finished is not None and not position.topics and not position.pending:
-            self._forget_saves()
-        elif clean or position != self._saved:
+        if last or position != self._saved:
             saved = SavedPosition(
                 id=self._settings.id,
                 generation=self.generation,
                 nonce=self._nonce,
-                clean=clean,
+                delivered_through=self._machine.delivered_through if last else None,
                 position=position,
             )
             self._send_position(saved.key, encode_saved(saved))
             self._saved = position
-            self._tombstone(self._stale_keys - {saved.key})
+            for key in sorted(self._stale_keys - {saved.key}):
+                self._send_position(key, None)
             self._stale_keys = {saved.key}
-
-    def _forget_saves(self) -> None:
-        """The subscription is over and all is acknowledged: nothing is left to go on from."""
-        self._tombstone(self._stale_keys | {position_key(self._settings.id, self.generation)})
-        self._stale_keys, self.generation = set(), 0
-
-    def _tombstone(self, keys: Iterable[bytes]) -> None:
-        for key in sorted(keys):
-            self._send_position(key, None)
 
     def _send_position(self, key: bytes, value: bytes | None) -> None:
         count = self._transport.partitions(self._names.positions)
@@ -462,7 +456,7 @@ class Session:
         """Saves what was acknowledged, and lets go of the transport; `handed` is the last event the application got."""
         try:
             if save and self.generation:
-                self.save(clean=self._machine.acknowledged_sequence == handed)
+                self.save(last=self._machine.acknowledged_sequence == handed)
         except BrokerUnavailable:
             # The position saved last still holds: a later process begins there.
             pass

@@ -40,7 +40,7 @@ class Subscriber:
     The subscription ends when no process renews it for `lease_s` seconds (0: never). Acknowledged positions are saved
     every `save_interval_s` seconds, at each change and on `close`; 0 saves within each `ack`. At most about
     `max_buffered` events wait per Kafka partition. `kafka` takes client settings by their Java names. For use by one
-    thread, but for `stop`.
+    thread, but for `stop`. `transport`, `clock` and `nonce` (which must differ for each process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
     SettingsError. Later: Fenced, SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker
@@ -64,6 +64,7 @@ class Subscriber:
         kafka: Mapping[str, str] | None = None,
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
+        nonce: str | None = None,
     ) -> None:
         if start not in ("saved", "new"):
             raise SettingsError(f"start = {start!r} is unknown", remedy='Use "saved" or "new"')
@@ -84,7 +85,7 @@ class Subscriber:
                 bootstrap_servers, kafka, outage_timeout_s=outage_timeout_s, max_poll_records=max_buffered
             )
         self._clock = clock
-        self._session = Session(transport, settings, nonce=secrets.token_hex(12), clock=clock)
+        self._session = Session(transport, settings, nonce=nonce or secrets.token_hex(12), clock=clock)
         self._failure: Error | None = None
         self._handed = 0
         self._stopped = self._closed = self._own_end = False

@@ -66,10 +66,15 @@ class SimKafka:
         return log[low : low + count]
 
 
+class SimCrash(BaseException):
+    """The process is killed here."""
+
+
 class SimTransport:
     """A Transport. Each poll serves a random choice of partitions, a random number of records of each.
 
-    `on_poll` runs the rest of the world before each poll, so that one that waits is answered.
+    `on_poll` runs the rest of the world before each poll, so that one that waits is answered. With `crash_in` = k the
+    k-th poll or send from here on kills the process, a send before or after the record is written.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class SimTransport:
         self.positions: dict[Partition, int] = {}
         self.paused: set[Partition] = set()
         self.closed = False
-        self.sends = 0
+        self.crash_in: int | None = None
 
     def partitions(self, topic: str) -> int:
         return self.kafka.topics.get(topic, 0)
@@ -118,6 +123,8 @@ class SimTransport:
 
     def poll(self, timeout_s: float) -> Sequence[Record]:
         assert not self.closed
+        if self._is_killed():
+            raise SimCrash
         self.on_poll(timeout_s)
         found: list[Record] = []
         partitions = [partition for partition in self.positions if partition not in self.paused]
@@ -140,8 +147,18 @@ class SimTransport:
 
     def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
         assert not self.closed
-        self.sends += 1
-        return self.kafka.append(partition, key=key, value=value)
+        killed = self._is_killed()
+        if killed and self.rng.random() < 0.5:
+            raise SimCrash
+        offset = self.kafka.append(partition, key=key, value=value)
+        if killed:
+            raise SimCrash
+        return offset
+
+    def _is_killed(self) -> bool:
+        if self.crash_in is not None:
+            self.crash_in -= 1
+        return self.crash_in == 0
 
     def close(self) -> None:
         self.closed = True

@@ -1,0 +1,191 @@
+"""Judges a finished World, with naive code of its own: π from the batches' records, sets from the answers on grants."""
+
+from itertools import combinations
+
+from sim_sequencer import PiItem, naive_pi
+from sim_world import Process, Slot, World
+
+from totalorder.sequencer.control import Answer, Ended, Grant, decode_answer
+from totalorder.sequencer.position import decode_saved
+from totalorder.subscriber import Event
+from totalorder.subscriber.transport import Partition
+
+Place = tuple[str, int, int]
+
+
+def place(event: Event) -> Place:
+    return event.kafka_topic, event.partition, event.offset
+
+
+class Checker:
+    """`check` raises AssertionError where the world broke the promise."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        log = world.kafka.logs.get(Partition(world.sequencer.names.grants, 0), [])
+        answers: dict[int, Answer] = {}
+        for record in log:
+            assert record.value is not None
+            answer = decode_answer(record.value)
+            assert answers.setdefault(answer.g, answer) == answer, "an answer was written twice with other content"
+        self.answers = [answers[g] for g in sorted(answers)]
+        expired: dict[int, int] = {}
+        for answer in self.answers:
+            if isinstance(answer, Ended) and answer.reason == "expired":
+                expired[answer.batch - 1] = expired.get(answer.batch - 1, 0) + 1
+        control = world.sequencer.names.control
+        self.pi = naive_pi(world.sequencer.batches, control, world.domain.topic_by, expired)
+        self._check_control_positions(control)
+
+    def _check_control_positions(self, control: str) -> None:
+        offsets = {item.g: item.offset for item in self.pi if item.partition.topic == control}
+        found = {answer.g: answer.offset for answer in self.answers if getattr(answer, "offset", -1) >= 0}
+        assert found == offsets, "answers do not stand where their control records stand in π"
+
+    def check(self) -> int:
+        """Every promise; returns how many events were delivered."""
+        for slot in self.world.slots:
+            lives = self._lives(slot)
+            for life in range(max(lives.values()) + 1):
+                self._check_life(slot, lives, life)
+        self._check_pairs()
+        return sum(len(process.events) for slot in self.world.slots for process in slot.processes)
+
+    # --- one subscriber -----------------------------------------------------------------------------------------------
+
+    def _lives(self, slot: Slot) -> dict[str, int]:
+        """The life of the id that each process (by nonce) belongs to.
+
+        A life ends when a process saves that it gave up what was owed: at the end of the subscription, or by its first
+        save with start="new". Then the processes that begin later, and that one itself, are of the next life.
+        """
+        ends: list[int] = []
+        fresh: dict[str, int] = {}
+        by_nonce = {nonce: process for nonce, process in self.world.by_nonce.items() if process.id == slot.id}
+        for index, record in enumerate(self.world.kafka.logs.get(self.world.positions_of(slot.id), [])):
+            if record.value is None or not (record.key or b"").startswith(f"{slot.id}/".encode()):
+                continue
+            saved = decode_saved(record.value)
+            if by_nonce[saved.nonce].anew and saved.nonce not in fresh:
+                fresh[saved.nonce] = index
+                ends.append(index)
+            elif not saved.position.topics and not saved.position.pending:
+                ends.append(index)
+        return {
+            nonce: sum(end < max(process.positions_seen, fresh.get(nonce, -1) + 1) for end in ends)
+            for nonce, process in by_nonce.items()
+        }
+
+    def _owed(self, slot: Slot, lives: dict[str, int], life: int) -> list[PiItem]:
+        """What this life of the id is owed: π restricted to the set in force at each position."""
+        chain = [
+            answer
+            for answer in self.answers
+            if isinstance(answer, Grant | Ended) and answer.id == slot.id and lives[answer.nonce] == life
+        ]
+        owed = []
+        for item in self.pi:
+            in_force: tuple[str, ...] = ()
+            for answer in chain:
+                if answer.g < item.g:
+                    if isinstance(answer, Grant):
+                        in_force = answer.topics
+                    elif answer.reason == "unsubscribed":
+                        in_force = ()
+            if item.topic in in_force:
+                owed.append(item)
+        return owed
+
+    def _check_life(self, slot: Slot, lives: dict[str, int], life: int) -> None:
+        owed = self._owed(slot, lives, life)
+        processes = [self.world.by_nonce[nonce] for nonce, its_life in lives.items() if its_life == life]
+        for process in processes:
+            self._check_stamps(process)
+        if self.world.domain.min_subscriptions == 1:
+            self._check_sequence(slot, owed, processes)
+        else:
+            self._check_by_topic(slot, owed, processes)
+        self._check_tags(processes)
+        if life == max(lives.values()):
+            final = processes[-1]
+            delivered = {place(event) for process in processes for event in process.events}
+            missing = [item for item in owed if (*item.partition, item.offset) not in delivered]
+            assert not missing, f"{slot.id} never got {missing[:3]} ({len(missing)} of {len(owed)}); {final.ended}"
+
+    def _check_stamps(self, process: Process) -> None:
+        """g, n and value of what was delivered are those of π."""
+        counts: dict[str, int] = {}
+        truth: dict[Place, tuple[int, int, str, bytes | None]] = {}
+        for item in self.pi:
+            if item.topic:
+                counts[item.topic] = counts.get(item.topic, 0) + 1
+                truth[(*item.partition, item.offset)] = (item.g, counts[item.topic], item.topic, item.value)
+        for event in process.events:
+            assert (event.g, event.n, event.topic, event.value) == truth[place(event)]
+
+    def _check_sequence(self, slot: Slot, owed: list[PiItem], processes: list[Process]) -> None:
+        """With m = 1 each process delivers a gapless run of what is owed, from where the last saved position was."""
+        index = {(*item.partition, item.offset): at for at, item in enumerate(owed)}
+        low = high = 0
+        for process in processes:
+            if process.events:
+                for event in process.events:
+                    assert place(event) in index, f"{slot.id} was not owed {event}"
+                indices = [index[place(event)] for event in process.events]
+                first = indices[0]
+                assert indices == list(range(first, first + len(indices))), f"{slot.id}: {indices}, not in order"
+                assert low <= first <= high, f"{slot.id} begins at {first}, should be within {low}..{high}"
+                low, high = first + process.durable, max(first + max(process.acked, process.unsure), low)
+
+    def _check_by_topic(self, slot: Slot, owed: list[PiItem], processes: list[Process]) -> None:
+        """With m = 2 only the order of each topic is a subscriber's own."""
+        done: set[Place] = set()
+        for process in processes:
+            for topic in self.world.topics:
+                expected = [(*item.partition, item.offset) for item in owed if item.topic == topic]
+                got = [place(event) for event in process.events if event.topic == topic]
+                if got:
+                    assert got[0] in expected, f"{slot.id} was not owed {got[0]}"
+                    first = expected.index(got[0])
+                    assert got == expected[first : first + len(got)], f"{slot.id}: {topic} out of order"
+            assert not done & {place(event) for event in process.events}, f"{slot.id} got acknowledged events again"
+            done |= {place(event) for event in process.events[: process.durable]}
+
+    def _check_tags(self, processes: list[Process]) -> None:
+        """What was handed out before is tagged; and just what the newest save says may have been."""
+        before: set[Place] = set()
+        for process in processes:
+            through = self._tagged_through(process)
+            for event in process.events:
+                assert event.tag == ("redelivered" if event.g <= through else None), f"{process.id}: tag of {event}"
+                assert event.tag or place(event) not in before, f"{process.id} got {place(event)} again without a tag"
+            before |= {place(event) for event in process.events}
+
+    def _tagged_through(self, process: Process) -> int:
+        log = self.world.kafka.logs.get(self.world.positions_of(process.id), [])[: process.positions_seen]
+        prefix = f"{process.id}/".encode()
+        latest = {record.key: record.value for record in log if (record.key or b"").startswith(prefix)}
+        saves = [decode_saved(value) for value in latest.values() if value is not None]
+        if not saves or process.anew:
+            return 0
+        through = max(saves, key=lambda saved: saved.generation).delivered_through
+        if through is not None:
+            return through
+        return next(
+            (a.g for a in self.answers if isinstance(a, Grant) and self.world.by_nonce[a.nonce] is process), 0
+        )
+
+    # --- all subscribers ----------------------------------------------------------------------------------------------
+
+    def _check_pairs(self) -> None:
+        """Any two subscribers saw any two common events in one order."""
+        sequences = [
+            (slot.id, [place(event) for event in process.events])
+            for slot in self.world.slots
+            for process in slot.processes
+            if process.events
+        ]
+        for (one_id, one), (other_id, other) in combinations(sequences, 2):
+            if one_id != other_id:
+                common = set(one) & set(other)
+                assert [at for at in one if at in common] == [at for at in other if at in common], (one_id, other_id)
