@@ -8,7 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from totalorder.errors import BrokerUnavailable, Rejected, SequencerUnavailable, SettingsError, SubscriptionEnded, WireError
+from totalorder.errors import (
+    BrokerUnavailable,
+    Rejected,
+    SequencerUnavailable,
+    SettingsError,
+    SubscriptionEnded,
+    WireError,
+)
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import (
     Answer,
@@ -61,7 +68,7 @@ class SessionSettings:
     domain: str
     lease_s: int = 86_400
     start_timeout_s: float = 60.0
-    save_interval_s: float = 5.0
+    save_interval_s: float = 0.0
     max_buffered: int = 1_000
     max_waiting: int = 50_000
     begin_anew: bool = False

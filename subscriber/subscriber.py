@@ -38,8 +38,9 @@ class Subscriber:
     acknowledging it comes again, tagged "redelivered". `start="new"` begins at the present instead.
 
     The subscription ends when no process renews it for `lease_s` seconds (0: never). Acknowledged positions are saved
-    every `save_interval_s` seconds, at each change and on `close`; 0 saves within each `ack`. At most about
-    `max_buffered` events wait per Kafka partition. `kafka` takes client settings by their Java names. For use by one
+    within each `ack`, a few milliseconds: acknowledge every hundredth event where that is too slow. With
+    `save_interval_s` they are saved that often instead, at each change and on `close`, and what a killed process
+    acknowledged since the last time comes again. At most about `max_buffered` events wait per Kafka partition. `kafka` takes client settings by their Java names. For use by one
     thread, but for `stop`. `transport`, `clock` and `nonce` (which must differ for each process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
@@ -59,7 +60,7 @@ class Subscriber:
         lease_s: int = 86_400,
         start_timeout_s: float = 60.0,
         outage_timeout_s: float = 60.0,
-        save_interval_s: float = 5.0,
+        save_interval_s: float = 0.0,
         max_buffered: int = 1_000,
         kafka: Mapping[str, str] | None = None,
         transport: Transport | None = None,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kafka import KafkaProducer
 from spark_job import DomainLog, by_engine, read_log
-from spark_process import SequencerProcess
+from spark_process import SequencerProcess, uncommit
 from spark_shared import QUICK_JAVA, settings_for
 
 from totalorder import kafka_clients
@@ -82,15 +82,6 @@ def test_killed_between_sink_and_commit_then_stopped_in_good_order(
     assert {place for place, times in written.items() if times > 1} == {(last, 0), (last, 1)}
     _, expected = by_engine(settings, facts.record, log)
     assert {one.digest for one in log.stamped} == {one.digest for one in expected}
-
-
-def uncommit(checkpoint: Path) -> int:
-    """Takes back the newest commit, as if the kill had come just before it; returns its number."""
-    commits = checkpoint / "query" / "commits"
-    newest = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
-    (commits / str(newest)).unlink()
-    (commits / f".{newest}.crc").unlink(missing_ok=True)
-    return newest
 
 
 @pytest.mark.parametrize(

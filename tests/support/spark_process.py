@@ -84,3 +84,12 @@ class SequencerProcess:
         self._process.wait(START_BOUND_S)
         wait_until(lambda: not any(is_alive(pid) for pid in children), "Java is gone", bound_s=START_BOUND_S)
         self._reader.join(START_BOUND_S)
+
+
+def uncommit(checkpoint: Path) -> int:
+    """Takes back the newest commit, as if the kill had come just before it; returns its number."""
+    commits = checkpoint / "query" / "commits"
+    newest = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    (commits / str(newest)).unlink()
+    (commits / f".{newest}.crc").unlink(missing_ok=True)
+    return newest
