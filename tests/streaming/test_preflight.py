@@ -104,9 +104,10 @@ def test_all_problems_at_once() -> None:
 
 
 def test_timestamps_that_spark_cannot_read() -> None:
-    wild = {"message_timestamp_after_max_ms": str(2**63 - 1)}
-    assert "message.timestamp.after.max.ms" in problems(settings(topics=("a",)), {"a": topic("id-a", **wild)})
-    stamped_by_broker = topic("id-a", message_timestamp_type="LogAppendTime", **wild)
+    never = str(2**63 - 1)
+    wild = topic("id-a", message_timestamp_after_max_ms=never)
+    assert "message.timestamp.after.max.ms" in problems(settings(topics=("a",)), {"a": wild})
+    stamped_by_broker = topic("id-a", message_timestamp_after_max_ms=never, message_timestamp_type="LogAppendTime")
     assert problems(settings(topics=("a",)), {"a": stamped_by_broker}) == ""
 
 

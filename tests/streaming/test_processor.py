@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from totalorder.errors import Error
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Subscribe, decode_answer, encode_request
+from totalorder.sequencer.control import Answer, Subscribe, decode_answer, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
 from totalorder.streaming.failures import WorkerFailure, error_from
 from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, to_batch
@@ -83,18 +83,19 @@ def run(made: ShardProcessor, frames: list[pd.DataFrame], key: int = 10) -> pd.D
     return output
 
 
-def contents(output: pd.DataFrame) -> tuple[list[object], list[object]]:
-    """Answers and stamped batches of an output, decoded."""
-    answers: list[object] = []
-    batches: list[object] = []
+def contents(output: pd.DataFrame) -> tuple[list[Answer], list[tuple[int, int, str]]]:
+    """Answers, and (partition, batch, digest) of the stamped batches of an output."""
+    answers: list[Answer] = []
+    batches: list[tuple[int, int, str]] = []
     assemblers = {partition: StampsAssembler(domain=DOMAIN, partition=partition) for partition in range(8)}
-    for row in output.itertuples():
-        if row.topic == "d.grants":
-            answers.append(decode_answer(row.value))
+    records: list[dict[Any, Any]] = output.to_dict("records")
+    for record in records:
+        if record["topic"] == "d.grants":
+            answers.append(decode_answer(record["value"]))
         else:
-            assert row.topic == "d.stamps"
-            headers = {header["key"]: header["value"] for header in row.headers}
-            done = assemblers[row.partition].add(row.value, headers)
+            assert record["topic"] == "d.stamps"
+            headers = {header["key"]: header["value"] for header in record["headers"]}
+            done = assemblers[record["partition"]].add(record["value"], headers)
             if done is not None:
                 batches.append((done.partition, done.batch, done.digest))
     return answers, batches
@@ -171,7 +172,7 @@ def test_only_shard_0_answers_and_counts() -> None:
     assert [output["events"].max() for output in outputs] == [9, 0]
     assert [output["unroutable"].max() for output in outputs] == [1, 0]
     assert outputs[0]["unroutable_at"].iloc[0] == "all[0]@9"
-    assert [contents(output)[1][0][0] for output in outputs] == [0, 1]  # type: ignore[index]
+    assert [contents(output)[1][0][0] for output in outputs] == [0, 1]
 
 
 def test_many_unroutable_events_are_counted_and_some_are_named() -> None:
