@@ -40,8 +40,9 @@ class Subscriber:
     The subscription ends when no process renews it for `lease_s` seconds (0: never). Acknowledged positions are saved
     within each `ack`, a few milliseconds: acknowledge every hundredth event where that is too slow. With
     `save_interval_s` they are saved that often instead, at each change and on `close`, and what a killed process
-    acknowledged since the last time comes again. At most about `max_buffered` events wait per Kafka partition. `kafka` takes client settings by their Java names. For use by one
-    thread, but for `stop`. `transport`, `clock` and `nonce` (which must differ for each process) are for tests.
+    acknowledged since the last time comes again. At most about `max_buffered` events wait per Kafka partition.
+    `kafka` takes client settings by their Java names. For use by one thread, but for `stop`. `transport`, `clock` and
+    `nonce` (which must differ for each process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
     SettingsError. Later: Fenced, SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker
