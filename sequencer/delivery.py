@@ -363,11 +363,13 @@ class Delivery:
 
     def _link(self, answer: Grant | Ended) -> None:
         """Appends a change to the chain and begins to read what it adds."""
-        if self._switches and self._switches[-1].lapse:
+        if self._switches and self._switches[-1].lapse and self._min_subscriptions == 1:
             # The lease ran out and the id was subscribed again. That loses nothing: the old set goes on until then.
             self._switches.pop()
         former = self._switches[-1].topics if self._switches else self._topics
         switch = switch_of(answer, generation=self._generation, topics=former)
+        if not switch.exact and former and self._min_subscriptions > 1:
+            raise self._unordered("links of its chain of grants are gone", switch.g)
         self._generation, self._chain_g = answer.generation, answer.g
         self._switches.append(switch)
         self._name(switch.topics)
@@ -440,15 +442,31 @@ class Delivery:
             state.delivered_to = max(state.delivered_to, switch.next_offsets.get(source, 0))
             kept = [held for held in state.queue if self._is_owed(held.topic, source, held.offset, state)]
             state.queue = deque(kept)
-            self._new_head(source, state)
             self._resume(source, state)
         self._todo = set(self._topics)
+        self._frontier_moved()  # the partitions that are read are fewer now
         if not switch.topics and not self._switches:
             self._finish(switch)
         else:
             self._effects.append(Switched(g=switch.g, topics=self.topics))
         if self._switches and not self._switches[0].exact:
             self._enter_frontier_order()
+
+    def _check_healed(self) -> None:
+        """With m = 2 a lapse cannot be healed.
+
+        While an id is not subscribed it does not count, and others may deliver in an order of their own what only
+        its absence left without entries; by frontiers this one could contradict them.
+        """
+        if len(self._switches) > 1:
+            raise self._unordered(f"the lease ran out at g {self._switches[0].g}", self._switches[1].g)
+
+    def _unordered(self, why: str, g: int) -> EventsLost:
+        return EventsLost(
+            f"subscriber {self._id!r}: {why}; with min_subscriptions = 2 the events from there to g {g} cannot be put in "
+            "an order that all share",
+            remedy='Go on without them by start="new" (--new), and give the subscription a longer lease_s',
+        )
 
     def _finish(self, switch: Switch) -> None:
         assert isinstance(switch.answer, Ended)
@@ -705,6 +723,7 @@ class Delivery:
                 return
             if self._switches[0].lapse:
                 # The switch stays: a later process heals the lapse, and delivers the old set on until its own grant.
+                self._check_healed()
                 self._finish(self._switches[0])
             else:
                 self._switch()

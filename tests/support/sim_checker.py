@@ -171,9 +171,7 @@ class Checker:
         through = max(saves, key=lambda saved: saved.generation).delivered_through
         if through is not None:
             return through
-        return next(
-            (a.g for a in self.answers if isinstance(a, Grant) and self.world.by_nonce[a.nonce] is process), 0
-        )
+        return next((a.g for a in self.answers if isinstance(a, Grant) and self.world.by_nonce[a.nonce] is process), 0)
 
     # --- all subscribers ----------------------------------------------------------------------------------------------
 

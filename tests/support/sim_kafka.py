@@ -145,6 +145,10 @@ class SimTransport:
         self.positions[partition] = records[-1].offset + 1 if len(records) == count else end
         return records
 
+    def at_ends(self) -> bool:
+        """Whether every partition that is read is read to its end."""
+        return all(position >= self.kafka.ends.get(at, 0) for at, position in self.positions.items())
+
     def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
         assert not self.closed
         killed = self._is_killed()

@@ -168,7 +168,7 @@ def naive_pi(
             ]
             keyed.append((min(max(before), time_ms), ranks[record.topic], record.partition, record.offset, record))
         for *_, record in sorted(keyed, key=lambda key: key[:4]):
-            topic = "" if record.topic == control else topic_of(record, topic_by)
+            topic: str | None = "" if record.topic == control else topic_of(record, topic_by)
             if topic is None:
                 continue  # it belongs to no topic, and takes no position
             g += 1
