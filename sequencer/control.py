@@ -26,7 +26,7 @@ _MAX_LONG = 2**63 - 1
 class BadRequest(ValueError):
     """A control record cannot be accepted; the text is the reason that its sender gets."""
 
-    def __init__(self, reason: str, *, id: str | None = None, nonce: str | None = None) -> None:
+    def __init__(self, reason: str, *, id: str | None = None, nonce: str | None = None) -> None:  # noqa: A002
         super().__init__(reason)
         self.reason = reason
         self.id = id

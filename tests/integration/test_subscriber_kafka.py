@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from itertools import combinations
+from typing import Any
 
 import pytest
 from kafka import KafkaProducer
@@ -32,7 +33,7 @@ def publish(producer: KafkaProducer, topic: str, *values: str, key: str | None =
 
 def take(subscriber: Subscriber, count: int) -> list[Event]:
     """The next events, acknowledged."""
-    events = []
+    events: list[Event] = []
     while len(events) < count:
         event = subscriber.poll(30)
         assert event is not None, f"{len(events)} of {count} events came"
@@ -46,7 +47,7 @@ def test_three_subscribers_agree_through_a_restart_and_a_change(
 ) -> None:
     a, b, c = (new_topic(name, partitions=2) for name in "abc")
     domain, servers = unique_name("domain"), broker.bootstrap_servers
-    settings = {"domain": domain, "bootstrap_servers": servers}
+    settings: dict[str, Any] = {"domain": domain, "bootstrap_servers": servers}
     with ThreadSequencer(servers, domain, [a, b, c]):
         subscribers = [
             Subscriber(topics, id=str(index), **settings) for index, topics in enumerate([[a, b], [b, c], [a, b, c]])
@@ -75,7 +76,7 @@ def test_redelivers_what_a_killed_process_did_not_acknowledge(
     broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic, unique_name: Callable[[str], str]
 ) -> None:
     topic, domain, servers = new_topic("orders"), unique_name("domain"), broker.bootstrap_servers
-    settings = {"id": "s", "domain": domain, "bootstrap_servers": servers, "save_interval_s": 0}
+    settings: dict[str, Any] = {"id": "s", "domain": domain, "bootstrap_servers": servers, "save_interval_s": 0}
     with ThreadSequencer(servers, domain, [topic]):
         old = Subscriber([topic], **settings)
         publish(producer, topic, *"1234")
@@ -135,7 +136,7 @@ def test_lost_events_stop_the_subscriber_by_name(
     from kafka import TopicPartition
 
     topic, domain, servers = new_topic("orders"), unique_name("domain"), broker.bootstrap_servers
-    settings = {"id": "s", "domain": domain, "bootstrap_servers": servers}
+    settings: dict[str, Any] = {"id": "s", "domain": domain, "bootstrap_servers": servers}
     with ThreadSequencer(servers, domain, [topic]):
         with Subscriber([topic], **settings) as subscriber:
             publish(producer, topic, *"123")

@@ -168,9 +168,9 @@ def naive_pi(
             ]
             keyed.append((min(max(before), time_ms), ranks[record.topic], record.partition, record.offset, record))
         for *_, record in sorted(keyed, key=lambda key: key[:4]):
-            topic: str | None = "" if record.topic == control else topic_of(record, topic_by)
-            if topic is None:
+            name = "" if record.topic == control else topic_of(record, topic_by)
+            if name is None:
                 continue  # it belongs to no topic, and takes no position
             g += 1
-            items.append(PiItem(g, topic, Partition(record.topic, record.partition), record.offset, record.value))
+            items.append(PiItem(g, name, Partition(record.topic, record.partition), record.offset, record.value))
     return items
