@@ -124,8 +124,8 @@ class Delivery:
 
     `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
     first grant of its own. `delivered_through`: a former process may have delivered events up to this g that come
-    again; None: up to the first grant of this process. `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
-    partition is paused.
+    again; None: up to the first grant of this process. `max_buffered` events per event partition and `max_waiting`
+    stamps per stamps partition are held before the partition is paused.
     """
 
     def __init__(
@@ -463,8 +463,8 @@ class Delivery:
 
     def _unordered(self, why: str, g: int) -> EventsLost:
         return EventsLost(
-            f"subscriber {self._id!r}: {why}; with min_subscriptions = 2 the events from there to g {g} cannot be put in "
-            "an order that all share",
+            f"subscriber {self._id!r}: {why}; with min_subscriptions = 2 the events from there to g {g} cannot be put "
+            "in an order that all share",
             remedy='Go on without them by start="new" (--new), and give the subscription a longer lease_s',
         )
 

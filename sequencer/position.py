@@ -148,22 +148,22 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         generation=_integer(record["in_force"]),
         switched_g=_integer(record["switched_g"]),
         g=_integer(record["g"]),
-        topics={_integer(topic): str(name) for topic, name, _ in record["topics"]},
+        topics={_integer(topic): _text(name) for topic, name, _ in record["topics"]},
         clock={topic: _integer(n) for topic, _, n in record["topics"]},
         pending=tuple(pending),
-        sources={(str(topic), _integer(part)): _integer(offset) for topic, part, offset in record["sources"]},
+        sources={(_text(topic), _integer(part)): _integer(offset) for topic, part, offset in record["sources"]},
         stamps={
-            _integer(part): StampsMark(offset=_integer(offset), batch=_integer(batch), digest=str(digest))
+            _integer(part): StampsMark(offset=_integer(offset), batch=_integer(batch), digest=_text(digest))
             for part, offset, batch, digest in record["stamps"]
         },
         stamps_partitions=_integer(record["stamps_partitions"]),
         min_subscriptions=_integer(record["min_subscriptions"]),
-        topic_by=str(record["topic_by"]),
+        topic_by=_text(record["topic_by"]),
     )
     return SavedPosition(
-        id=str(record["id"]),
+        id=_text(record["id"]),
         generation=_integer(record["generation"]),
-        nonce=str(record["nonce"]),
+        nonce=_text(record["nonce"]),
         delivered_through=None if through is None else _integer(through),
         position=position,
     )
@@ -172,4 +172,10 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
 def _integer(value: object) -> int:
     if type(value) is not int:
         raise ValueError(f"{value!r} is not an integer")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")
     return value
