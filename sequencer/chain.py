@@ -57,6 +57,7 @@ class StampsPartition:
         """A partition about to be read from `mark`."""
         made = cls(domain=domain, partition=partition, next_offset=mark.offset)
         if mark.batch:
+            made.complete_batch = mark.batch
             made._done = (mark.batch, mark.digest)
             made._last = (mark.batch, mark.digest, 0)
             made._digests[mark.batch] = mark.digest
