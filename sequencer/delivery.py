@@ -124,8 +124,9 @@ class Delivery:
 
     `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
     first grant of its own. `delivered_through`: a former process may have delivered events up to this g that come
-    again; None: up to the first grant of this process. `max_buffered` events per event partition and `max_waiting`
-    stamps per stamps partition are held before the partition is paused.
+    again; None: up to the first grant of this process. `adopts`: without a position begin at any grant of the id, since
+    a former process may have died before it could save what it was granted. `max_buffered` events per event partition
+    and `max_waiting` stamps per stamps partition are held before the partition is paused.
     """
 
     def __init__(
@@ -136,11 +137,12 @@ class Delivery:
         domain: str,
         position: Position | None = None,
         delivered_through: int | None = 0,
+        adopts: bool = True,
         max_buffered: int = 1_000,
         max_waiting: int = 50_000,
     ) -> None:
         self._id, self._nonce, self._domain = id, nonce, domain
-        self._delivered_through = delivered_through
+        self._delivered_through, self._adopts = delivered_through, adopts
         self._max_buffered, self._max_waiting = max_buffered, max_waiting
         self._effects: list[Effect] = []
         self._live = self._over = False
@@ -353,7 +355,7 @@ class Delivery:
             )
         if self._generation:
             self._link(answer)
-        elif own and isinstance(answer, Grant):
+        elif isinstance(answer, Grant) and (own or self._adopts):
             self._begin(Position.at(answer))
         if own and isinstance(answer, Grant):
             if self._delivered_through is None:

@@ -168,6 +168,7 @@ class Session:
             domain=self._settings.domain,
             position=position,
             delivered_through=saved.delivered_through if saved is not None else 0,
+            adopts=not self._settings.begin_anew,
             max_buffered=self._settings.max_buffered,
             max_waiting=self._settings.max_waiting,
         )

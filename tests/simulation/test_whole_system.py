@@ -7,8 +7,8 @@ import pytest
 from sim_checker import Checker
 from sim_world import World
 
-SEEDS = range(int(os.environ.get("TOTALORDER_SIM_FROM", "0")), int(os.environ.get("TOTALORDER_SIM_TO", "150")))
-STEPS = 120
+SEEDS = range(int(os.environ.get("TOTALORDER_SIM_FROM", "0")), int(os.environ.get("TOTALORDER_SIM_TO", "25")))
+STEPS = 80
 
 
 def simulate(seed: int) -> int:

@@ -61,6 +61,7 @@ class Checker:
         """
         ends: list[int] = []
         fresh: dict[str, int] = {}
+        over: set[str] = set()
         by_nonce = {nonce: process for nonce, process in self.world.by_nonce.items() if process.id == slot.id}
         for index, record in enumerate(self.world.kafka.logs.get(self.world.positions_of(slot.id), [])):
             if record.value is None or not (record.key or b"").startswith(f"{slot.id}/".encode()):
@@ -69,7 +70,8 @@ class Checker:
             if by_nonce[saved.nonce].anew and saved.nonce not in fresh:
                 fresh[saved.nonce] = index
                 ends.append(index)
-            elif not saved.position.topics and not saved.position.pending:
+            elif not saved.position.topics and not saved.position.pending and saved.nonce not in over:
+                over.add(saved.nonce)
                 ends.append(index)
         return {
             nonce: sum(end < max(process.positions_seen, fresh.get(nonce, -1) + 1) for end in ends)
