@@ -1,11 +1,25 @@
 """The Subscriber over Kafka in memory: what a user sees, without a broker."""
 
 import random
+import subprocess
+import sys
+from collections.abc import Callable
 
 import pytest
 from sim_kafka import SimKafka, SimTransport
 from sim_sequencer import Domain, SimSequencer
 
+from totalorder.errors import (
+    BrokerUnavailable,
+    EventsLost,
+    Fenced,
+    Rejected,
+    SequencerUnavailable,
+    SettingsError,
+    SubscriptionEnded,
+    WireError,
+)
+from totalorder.sequencer.control import Unsubscribe, encode_request
 from totalorder.subscriber import Event, Subscriber
 from totalorder.subscriber.transport import Partition
 
@@ -70,3 +84,365 @@ def test_delivers_in_order_and_goes_on_after_a_restart(m: int) -> None:
     events += take(second, 2)
     assert [event.value for event in sorted(events, key=lambda e: e.g)] == [b"a1", b"a2", b"b3", b"b4", b"a6", b"b7"]
     assert second.poll(1) is None
+
+
+def values(events: list[Event]) -> list[str]:
+    return [(event.value or b"").decode() for event in events]
+
+
+def drained(subscriber: Subscriber) -> list[Event]:
+    """Everything that comes, acknowledged."""
+    events = []
+    while (event := subscriber.poll(2)) is not None:
+        subscriber.ack(event)
+        events.append(event)
+    return events
+
+
+# --- positions --------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_not_acknowledged_comes_again_with_a_tag() -> None:
+    world = World()
+    first = world.subscriber("a", save_interval_s=0)
+    for _ in range(3):
+        world.publish("a")
+    take(first, 1)
+    assert first.poll(60) is not None
+    second = world.subscriber("a")
+    world.publish("a")
+    assert [(e.value, e.tag) for e in take(second, 3)] == [
+        (b"a2", "redelivered"),
+        (b"a3", "redelivered"),
+        (b"a4", None),
+    ]
+
+
+def test_a_with_block_that_fails_saves_what_was_acknowledged_and_nothing_more() -> None:
+    world = World()
+
+    def work() -> None:
+        with world.subscriber("a", save_interval_s=1000) as first:
+            for _ in range(3):
+                world.publish("a")
+            take(first, 1)
+            assert first.poll(60) is not None
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert values(take(world.subscriber("a"), 2)) == ["a2", "a3"]
+
+
+def test_acknowledging_is_cumulative_and_an_older_event_changes_nothing() -> None:
+    world = World()
+    first = world.subscriber("a")
+    for _ in range(3):
+        world.publish("a")
+    one, two = first.poll(60), first.poll(60)
+    assert one is not None
+    assert two is not None
+    first.ack(two)
+    first.ack(one)
+    assert first.position == two.g
+    assert first.metrics().unacknowledged == 0
+    first.close()
+    assert values(take(world.subscriber("a"), 1)) == ["a3"]
+
+
+def test_an_event_of_another_subscriber_cannot_be_acknowledged() -> None:
+    world = World()
+    first, second = world.subscriber("a"), world.subscriber("a", id="other")
+    world.publish("a")
+    event = first.poll(60)
+    assert event is not None
+    with pytest.raises(ValueError, match="was not delivered by this subscriber"):
+        second.ack(event)
+
+
+def test_start_new_begins_at_the_present() -> None:
+    world = World()
+    world.subscriber("a").close()
+    world.publish("a")
+    second = world.subscriber("a", start="new")
+    world.publish("a")
+    assert values(take(second, 1)) == ["a2"]
+
+
+def test_positions_are_saved_from_time_to_time_and_old_ones_deleted() -> None:
+    world = World()
+    partitions = [Partition("d.positions", number) for number in range(2)]
+
+    def keys() -> list[tuple[bytes | None, bool]]:
+        return [(r.key, r.value is None) for at in partitions for r in world.kafka.logs.get(at, [])]
+
+    first = world.subscriber("a", save_interval_s=5)
+    assert keys() == [(b"s/1", False)]
+    world.publish("a")
+    take(first, 1)
+    assert len(keys()) == 1
+    world.now += 5
+    first.poll(0)
+    assert keys() == [(b"s/1", False)] * 2
+    world.subscriber("a")
+    assert keys()[2:] == [(b"s/2", False), (b"s/1", True)]
+
+
+def test_a_damaged_position_is_refused_with_a_way_out() -> None:
+    world = World()
+    world.subscriber("a").close()
+    for number in range(2):
+        world.kafka.append(Partition("d.positions", number), key=b"s/1", value=b"{}")
+    with pytest.raises(WireError, match="--new"):
+        world.subscriber("a")
+    world.subscriber("a", start="new").close()
+
+
+# --- one process per id -----------------------------------------------------------------------------------------------
+
+
+def test_the_newer_process_wins_and_the_older_stops() -> None:
+    world = World()
+    old = world.subscriber("a")
+    new = world.subscriber("a")
+    world.publish("a")
+    assert values(take(new, 1)) == ["a1"]
+    for _ in range(2):
+        with pytest.raises(Fenced, match="subscriber id 's'"):
+            old.poll(60)
+    old.close()
+    assert values(drained(new)) == []
+
+
+def test_unsubscribing_by_someone_else_ends_it_after_what_is_owed() -> None:
+    world = World()
+    subscriber = world.subscriber("a")
+    world.publish("a")
+    world.tick(0)
+    request = Unsubscribe(id="s", generation=2, nonce="operator")
+    world.kafka.append(Partition("d.control", 0), value=encode_request(request), timestamp_ms=0)
+    world.publish("a")
+    assert values(take(subscriber, 1)) == ["a1"]
+    with pytest.raises(SubscriptionEnded, match="unsubscribed"):
+        subscriber.poll(60)
+
+
+# --- the subscription's end -------------------------------------------------------------------------------------------
+
+
+def test_unsubscribe_drains_or_drops() -> None:
+    world = World()
+    for drain, expected in ((True, ["a1"]), (False, [])):
+        subscriber = world.subscriber("a", start="new")
+        world.count = 0
+        world.publish("a")
+        world.tick(0)
+        subscriber.unsubscribe(drain=drain)
+        world.publish("a")
+        assert values(list(subscriber)) == expected
+        assert subscriber.finished
+        subscriber.close()
+
+
+def test_after_its_end_a_subscription_begins_anew() -> None:
+    world = World()
+    first = world.subscriber("a")
+    world.publish("a")
+    assert values(take(first, 1)) == ["a1"]
+    first.unsubscribe(drain=False)
+    first.close()
+    world.publish("a")
+    world.tick(0)
+    second = world.subscriber("a")
+    world.publish("a")
+    assert [(e.value, e.tag) for e in take(second, 1)] == [(b"a3", None)]
+
+
+def test_a_lapse_stops_a_process_and_the_next_one_loses_nothing() -> None:
+    world = World()
+    first = world.subscriber("ab", lease_s=10)
+    world.publish("a")
+    take(first, 1)
+    world.now += 100
+    world.sequencer.time_ms += 100_000
+    world.publish("b")  # an idle domain expires nothing
+    world.sequencer.run()
+    world.publish("a")
+    world.sequencer.run()
+    with pytest.raises(SubscriptionEnded, match="expired"):
+        drained(first)
+    first.close()
+    second = world.subscriber("ab", lease_s=10)
+    world.publish("b")
+    assert sorted(values(take(second, 3))) == ["a3", "b2", "b4"]
+
+
+def test_the_lease_is_renewed_in_time() -> None:
+    world = World()
+    subscriber = world.subscriber("a", lease_s=9)
+    for _ in range(20):
+        world.publish("a")
+        subscriber.poll(2)
+        world.now += 2
+    kinds = [
+        encoded for r in world.kafka.logs[Partition("d.grants", 0)] if (encoded := r.value) and b"renewed" in encoded
+    ]
+    assert 8 <= len(kinds) <= 14
+
+
+# --- changes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topic_by", ["topic", "key"])
+def test_changes_its_topics_at_one_position(topic_by: str) -> None:
+    world = World(topic_by=topic_by)
+
+    def publish(topic: str) -> None:
+        world.count += 1
+        kafka_topic = topic if topic_by == "topic" else "a"
+        world.kafka.append(
+            Partition(kafka_topic, 0),
+            key=topic.encode(),
+            value=f"{topic}{world.count}".encode(),
+            timestamp_ms=world.count,
+        )
+
+    subscriber = world.subscriber("ab")
+    for topic in "abc":
+        publish(topic)
+    world.tick(0)
+    subscriber.subscribe(["b", "c"])
+    assert subscriber.topics in (("a", "b"), ("b", "c"))
+    for topic in "abc":
+        publish(topic)
+    assert values(take(subscriber, 4)) == ["a1", "b2", "b5", "c6"]
+    assert subscriber.topics == ("b", "c")
+
+
+def test_pause_holds_everything_back_and_resume_lets_it_come() -> None:
+    world = World()
+    subscriber = world.subscriber("a", lease_s=30)
+    subscriber.pause()
+    for _ in range(5):
+        world.publish("a")
+        assert subscriber.poll(10) is None
+    subscriber.resume()
+    assert values(take(subscriber, 5)) == ["a1", "a2", "a3", "a4", "a5"]
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def test_wrong_settings_are_refused_before_anything_is_sent() -> None:
+    world = World()
+    bad: list[Callable[[], Subscriber]] = [
+        lambda: world.subscriber(""),
+        lambda: Subscriber("abc", id="s", domain="d", transport=SimTransport(world.kafka, world.rng, world.tick)),
+        lambda: world.subscriber("a", id="a/b"),
+        lambda: world.subscriber("a", lease_s=-1),
+        lambda: world.subscriber("a", start_timeout_s=0),
+        lambda: world.subscriber("a", max_buffered=0),
+        lambda: world.subscriber("a", save_interval_s=-1),
+        lambda: world.subscriber("a", start="oldest"),
+    ]
+    for make in bad:
+        with pytest.raises(SettingsError):
+            make()
+    assert Partition("d.control", 0) not in world.kafka.logs
+
+
+def test_says_when_the_sequencer_does_not_answer() -> None:
+    world = World()
+    world.running = False
+    with pytest.raises(SequencerUnavailable, match=r"within 60 s.*totalorder sequence"):
+        world.subscriber("a")
+    assert world.now < 70
+    del world.kafka.topics["d.stamps"]
+    with pytest.raises(SequencerUnavailable, match=r"no topic d\.stamps"):
+        world.subscriber("a", start_timeout_s=1)
+
+
+def test_a_rejection_carries_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    monkeypatch.setattr("totalorder.subscriber.session.valid_topic", lambda name: True)
+    with pytest.raises(Rejected, match="not a usable name"):
+        world.subscriber(["a", "x" * 256])  # type: ignore[arg-type]
+
+
+def test_a_closed_subscriber_says_so_and_its_iterator_ends() -> None:
+    world = World()
+    subscriber = world.subscriber("a")
+    subscriber.close()
+    subscriber.close()
+    assert list(subscriber) == []
+    with pytest.raises(SubscriptionEnded, match="closed"):
+        subscriber.poll()
+
+
+def test_stop_ends_the_iterator() -> None:
+    world = World()
+    subscriber = world.subscriber("a")
+    world.publish("a")
+    world.publish("a")
+    seen = []
+    for event in subscriber:
+        seen.append(event)
+        subscriber.stop()
+    assert len(seen) == 1
+
+
+def test_foreign_records_in_the_domains_topics_stop_it_by_name() -> None:
+    world = World()
+    subscriber = world.subscriber("a")
+    world.kafka.append(Partition("d.grants", 0), value=b"hello")
+    with pytest.raises(WireError, match="grants"):
+        subscriber.poll(60)
+    other = World()
+    subscriber = other.subscriber("a")
+    for number in range(2):
+        other.kafka.append(Partition("d.stamps", number), value=b"hello")
+    with pytest.raises(WireError, match=r"d\.stamps"):
+        subscriber.poll(60)
+
+
+def test_trimmed_partitions_stop_it_by_name() -> None:
+    world = World()
+    first = world.subscriber("a")
+    for _ in range(4):
+        world.publish("a")
+    take(first, 1)
+    first.close()
+    for number in range(2):
+        world.kafka.trim(Partition("a", number), 2)
+    with pytest.raises(EventsLost):
+        drained(world.subscriber("a"))
+
+
+def test_a_broker_that_is_gone_does_not_hide_what_went_wrong_before() -> None:
+    """Closing saves the position; when that fails, the one saved before still holds and the block's error is seen."""
+    world = World()
+
+    class Dying(SimTransport):
+        dead = False
+
+        def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
+            if self.dead:
+                raise BrokerUnavailable("gone")
+            return super().send(partition, key, value)
+
+    def work() -> None:
+        transport = Dying(world.kafka, world.rng, world.tick)
+        with Subscriber(["a"], id="s", domain="d", transport=transport, clock=lambda: world.now) as subscriber:
+            world.publish("a")
+            take(subscriber, 1)
+            transport.dead = True
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        work()
+
+
+def test_importing_the_library_needs_no_spark_and_no_client() -> None:
+    code = "import sys, totalorder.subscriber; print(sorted({'pyspark', 'pandas', 'kafka'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
