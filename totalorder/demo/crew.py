@@ -122,6 +122,8 @@ class Crew:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
+                # What a killed process leaves among temporary files goes with the folder.
+                env={**os.environ, "TMPDIR": str(self.folder), "SPARK_LOCAL_DIRS": str(self.folder)},
                 start_new_session=True,
             )
         self._note(f"+{process.pid}")

@@ -217,13 +217,13 @@ class _Run:
     def _kill(self, board: Board) -> None:
         self._crew.crash(self._ours[board.id])
         self._ours[board.id] = self._start_board("board", board)
-        self._state[board.id] = "killed, restarted"
+        self._state[board.id] = "restarted"
 
     def _change(self, board: Board) -> None:
         assert board.later is not None
         for member in (self._ours[board.id], self._plain[board.id]):
             member.tell(airports=sorted(board.later))
-        self._state[board.id] = "changed topics"
+        self._state[board.id] = "changed"
 
     def drain(self) -> None:
         """Wait for all stamps, and then for every board to have the number of events that it must have."""
@@ -243,6 +243,7 @@ class _Run:
             id_: expected_events(grants.get(id_, ()), self._published, g, self._airports) for id_ in self._ours
         }
         self._wait_for_counts({id_: len(events) for id_, events in self._expected.items()})
+        self._screen.note(f"{sum(map(_count, self._ours.values())):,} deliveries")
 
     def _wait_for_counts(self, wanted: dict[str, int]) -> None:
         """Gives up when nothing moves any more: what is missing then is counted, and shown in the end."""

@@ -113,7 +113,7 @@ def _board_table(rows: list[BoardRow]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("board", no_wrap=True)
     table.add_column("topics", justify="right")
-    table.add_column("state")
+    table.add_column("state", no_wrap=True)
     table.add_column("delivered", justify="right")
     table.add_column("plain", justify="right", style="dim")
     table.add_column("last event", no_wrap=True, style="cyan")
@@ -188,8 +188,9 @@ def _not_judged(number: int) -> Text:
 def _pairs(found: Figures) -> Text:
     """The two plain consumers that disagreed most."""
     pair, (ours, plain) = max(found.disagreements_by_pair.items(), key=lambda item: item[1][1])
-    names = pair.replace("+", " and ")
-    text = f"Of the plain consumers {names} disagreed most: {plain:,} pairs of events (ours: {ours:,})."
+    name_of = {board.id: board.name for board in BOARDS}
+    names = " and ".join(name_of.get(id_, id_) for id_ in pair.split("+"))
+    text = f"Of the plain consumers, {names} disagreed most: on {plain:,} pairs of events (ours: on {ours:,})."
     return Text(text if plain else "", style="dim")
 
 

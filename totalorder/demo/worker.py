@@ -23,15 +23,12 @@ from totalorder.demo.world import partitions
 _POLL_S = 0.2
 _SAY_EVERY_S = 0.25
 _FLUSH_TIMEOUT_S = 60.0
-_SAVE_EVERY_S = 1.0
 _GRANT_TIMEOUT_S = 110.0
 _ACK_EVERY = 100
 # For both kinds of subscriber: else each record costs each of them a request of its own, too much for two cores.
 _FETCH_MIN_BYTES = 16_384
 _FETCH_MAX_WAIT_MS = 100
 _LINGER_MS = 10
-# Days pass in seconds here: what comes while one batch is stamped must not stop the reading.
-_MAX_BUFFERED = 20_000
 
 
 class Demo:
@@ -179,8 +176,6 @@ def board(demo: Demo) -> None:
             domain=spec["domain"],
             bootstrap_servers=spec["bootstrap_servers"],
             start_timeout_s=_GRANT_TIMEOUT_S,
-            save_interval_s=_SAVE_EVERY_S,
-            max_buffered=_MAX_BUFFERED,
             kafka={"fetch.min.bytes": str(_FETCH_MIN_BYTES), "fetch.max.wait.ms": str(_FETCH_MAX_WAIT_MS)},
         ) as subscriber,
     ):

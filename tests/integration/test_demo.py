@@ -1,0 +1,84 @@
+"""The demo as a person starts it: its verdict, and that it leaves nothing behind, whichever way it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+_COMMAND = [sys.executable, "-c", "from totalorder.cli.app import main; main()", "demo", "--quick", "--json"]
+_PATIENCE_S = 300
+
+
+def _start(temporary: Path) -> subprocess.Popen[bytes]:
+    """The demo with a temporary folder of its own, by which its processes and files are known."""
+    return subprocess.Popen(
+        _COMMAND,
+        env={**os.environ, "TMPDIR": str(temporary)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _processes(temporary: Path) -> list[str]:
+    """Command lines of every process whose temporary files go there (a zombie has none)."""
+    mark = f"TMPDIR={temporary}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(each.startswith(mark) for each in (folder / "environ").read_bytes().split(b"\0")):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # it has ended meanwhile, or is another user's
+            continue
+    return found
+
+
+def _wait(until: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + _PATIENCE_S
+    while not until():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.1)
+
+
+def _left_behind(temporary: Path) -> list[str]:
+    # Java keeps a file for each of its processes, which it removes when it starts the next time.
+    files = [path.name for path in temporary.iterdir() if not path.name.startswith("hsperfdata")]
+    return _processes(temporary) + files
+
+
+def test_a_quick_run_keeps_every_promise_and_plain_consumers_do_not(tmp_path: Path) -> None:
+    with _start(tmp_path) as demo:
+        out, log = demo.communicate(timeout=_PATIENCE_S)
+    assert demo.returncode == 0, log.decode()
+    found = json.loads(out)
+    assert found["ok"]
+    assert found["events"] == found["stamps"] == 2_000
+    ours = found["ours"]
+    assert ours["agreement"]["subscriber_pairs"] == 21
+    assert ours["agreement"]["event_pairs"] > 1_000_000
+    assert ours["agreement"]["disagreements"] == ours["missing"] == ours["repeated"] == ours["foreign"] == 0
+    assert found["plain"]["agreement"]["disagreements"] > 0
+    assert found["stamps_bytes_per_event"] > 0
+    assert "publishing" in log.decode()
+    assert _left_behind(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_nothing_is_left_of_a_run_that_is_broken_off(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    with _start(tmp_path) as demo:
+        # Spark's Java lives: it is the process that is hardest to get rid of.
+        _wait(lambda: any("pyspark-shell" in command for command in _processes(tmp_path)), "Spark to start")
+        demo.send_signal(number)
+        demo.communicate(timeout=_PATIENCE_S)
+    assert demo.returncode == code
+    _wait(lambda: not _left_behind(tmp_path), f"the end of {_left_behind(tmp_path)}")
