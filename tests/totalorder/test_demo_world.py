@@ -8,6 +8,7 @@ import pytest
 
 from totalorder.demo.flights import Event, Flights, load_events, load_flights
 from totalorder.demo.journal import Journal, event_number, read_journal
+from totalorder.demo.run import SEQUENCER_READY
 from totalorder.demo.world import BOARDS, KAFKA_TOPICS, PRODUCERS, kafka_topic_of, partitions, producer_of
 
 _MINUTE_MS = 60_000
@@ -104,3 +105,8 @@ def test_a_journal_gives_back_its_rows_and_not_half_a_row(tmp_path: Path) -> Non
 def test_event_numbers_are_distinct_over_partitions() -> None:
     numbers = {event_number(partition, offset) for partition in range(len(partitions())) for offset in (0, 1, 2**47)}
     assert len(numbers) == 3 * len(partitions())
+
+
+def test_the_line_that_the_demo_waits_for_is_the_one_that_the_job_logs() -> None:
+    runner = pytest.importorskip("totalorder.streaming.runner")
+    assert SEQUENCER_READY == runner.READY

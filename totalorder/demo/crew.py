@@ -19,7 +19,7 @@ from totalorder.errors import Error
 _KEEPER = Path(__file__).with_name("keeper.py")
 _TICK_S = 0.2
 _TAIL_LINES = 12
-_KILLED_S = 10.0
+_KILLED_S = 30.0
 
 
 class Member:

@@ -25,11 +25,11 @@ Rows = npt.NDArray[np.void]
 
 SEQUENCER_READY = "sequencer ready"
 """What `totalorder sequence` logs when the first batch may come."""
-_SEQUENCER_TIMEOUT_S = 180.0
-_GRANT_TIMEOUT_S = 120.0
-_DRAIN_TIMEOUT_S = 120.0
-_STANDSTILL_S = 30.0
-_END_TIMEOUT_S = 30.0
+_SEQUENCER_TIMEOUT_S = 300.0
+_GRANT_TIMEOUT_S = 240.0
+_DRAIN_TIMEOUT_S = 240.0
+_STANDSTILL_S = 60.0
+_END_TIMEOUT_S = 60.0
 # What comes after a subscriber has all that it should have is one too many: it gets this long to come.
 _EXTRA_S = 1.0
 # Every producer must have heard the start before it comes.
@@ -54,9 +54,9 @@ def run_demo(plan: Plan, console: Console) -> Figures:
     Raises totalorder.Error when a process dies or something takes too long. What was delivered is judged in the result.
     """
     events = load_events(plan.events)
-    with Screen(console, _title(events, plan)) as screen, Crew() as crew:
+    with Screen(console, _title(events, plan)) as screen:
         screen.phase("broker", "Kafka, one node")
-        with LocalBroker() as broker:
+        with LocalBroker() as broker, Crew() as crew:
             run = _Run(plan, events, screen, crew, broker.bootstrap_servers)
             run.start_sequencer()
             run.start_subscribers()

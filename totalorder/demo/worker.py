@@ -23,7 +23,7 @@ from totalorder.demo.world import partitions
 _POLL_S = 0.2
 _SAY_EVERY_S = 0.25
 _FLUSH_TIMEOUT_S = 60.0
-_GRANT_TIMEOUT_S = 110.0
+_GRANT_TIMEOUT_S = 230.0
 _ACK_EVERY = 100
 # For both kinds of subscriber: else each record costs each of them a request of its own, too much for two cores.
 _FETCH_MIN_BYTES = 16_384
