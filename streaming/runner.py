@@ -204,10 +204,14 @@ class Sequencer:
             topics=self._event_topics(),
             starts=self._starts,
             stamped=self._stamped,
-            checkpoint=f"{self.settings.checkpoint_dir.rstrip('/')}/{QUERY}",
+            checkpoint=self._query_checkpoint(),
         )
         if self._await_first_trigger(self._query):
             self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
+
+    def _query_checkpoint(self) -> str:
+        directory = self.settings.checkpoint_dir
+        return str(Path(directory).absolute() / QUERY) if self.settings.checkpoint_is_local else f"{directory}/{QUERY}"
 
     def _await_first_trigger(self, query: StreamingQuery) -> bool:
         """Whether it came to its end; of a new domain it is an empty batch, which also warms Spark up."""

@@ -19,6 +19,7 @@ from totalorder.jars import jar_paths
 from totalorder.java import find_java
 
 STOP_TIMEOUT_MS = 30_000
+_JAVA_END_S = 30
 _NOISE = re.compile(
     r"^(WARNING: Using incubator modules|Setting default log level|To adjust logging level|Using Spark's default)"
     r"|Streaming TransformWithStateInPandas Python worker"
@@ -126,6 +127,9 @@ def query_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.stopTimeout": str(STOP_TIMEOUT_MS),
         "spark.sql.session.timeZone": "UTC",
+        # The batch's time stands as a constant in generated code, so that each batch would compile its own.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     if uses_bare_files(settings):
         conf["spark.sql.streaming.checkpointFileManagerClass"] = f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"
@@ -164,6 +168,10 @@ def stop_session(spark: SparkSession) -> None:
         return
     gateway.shutdown()
     process.stdin.close()
-    process.wait()
+    try:
+        process.wait(_JAVA_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
     SparkContext._gateway = None
     SparkContext._jvm = None

@@ -13,6 +13,7 @@ from totalorder.errors import BrokerUnavailable, Error, WireError
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
 _UNKNOWN_TOPIC = 3
+_OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts"}
 
 
 class Topics:
@@ -35,8 +36,9 @@ class Topics:
 
     def selected_ids(self) -> dict[str, str]:
         """Kafka's ids of the event topics that the settings select and that exist."""
-        names = [name for name in self._call(self._admin.list_topics) if self._settings.selects(name)]
-        return self.ids(names)
+        present = self._call(self._admin.list_topics)
+        left_out = owned_by_domains(present) if self._settings.topic_pattern else set()
+        return self.ids(name for name in present if self._settings.selects(name) and name not in left_out)
 
     def ids(self, names: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of those topics that exist."""
@@ -98,6 +100,19 @@ class Topics:
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with kafka_clients.kafka_errors(self._settings.bootstrap_servers):
             return function(*args, **kwargs)
+
+
+def owned_by_domains(names: Iterable[str]) -> set[str]:
+    """Names that look like the own topics of a domain, this one or another: `X.stamps` beside `X.control`, say.
+
+    A wide pattern would otherwise take another domain's stamps for events.
+    """
+    families: dict[str, set[str]] = {}
+    for name in names:
+        stem, _, kind = name.rpartition(".")
+        if stem and kind in _OWN_KINDS:
+            families.setdefault(stem, set()).add(name)
+    return {name for family in families.values() if len(family) > 1 for name in family}
 
 
 def newest_stamped(settings: Settings, stamps: TopicFacts) -> int:

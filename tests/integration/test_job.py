@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import SparkSession
 from spark_job import by_engine, read_log
@@ -132,6 +133,25 @@ def test_an_event_without_a_topic_can_stop_the_job(
         assert sequencer.wait(BOUND_S)
 
 
+def test_aborted_transactions_are_never_counted(
+    broker: LocalBroker, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
+) -> None:
+    topic = new_topic("a")
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(topic,))
+    publisher = Producer({"bootstrap.servers": broker.bootstrap_servers, "transactional.id": domain})
+    publisher.init_transactions(60)
+    for kept in (True, False, True):
+        publisher.begin_transaction()
+        for _ in range(3):
+            publisher.produce(topic, value=b"v")
+        publisher.flush(60)
+        publisher.commit_transaction(60) if kept else publisher.abort_transaction(60)
+    with Sequencer(settings, spark=spark) as sequencer:
+        until_processed(sequencer, events=6)
+    offsets = {offset: n for (_, _, offset), (_, n, _) in read_log(settings).events().items()}
+    assert offsets == {0: 1, 1: 2, 2: 3, 8: 4, 9: 5, 10: 6}
+
+
 def test_topics_come_and_one_is_recreated(
     broker: LocalBroker,
     kafka_admin: KafkaAdminClient,
@@ -151,6 +171,10 @@ def test_topics_come_and_one_is_recreated(
         for partition in (0, 1):
             producer.send(second, value=b"2", partition=partition).get(30)
         until_processed(sequencer, events=3)
+        kafka_admin.create_partitions({first: 2})
+        with kafka_clients.producer(broker.bootstrap_servers) as fresh:  # the other does not know the partition yet
+            fresh.send(first, value=b"4", partition=1).get(30)
+        until_processed(sequencer, events=4)
         assert set(record_of(settings).event_topics(settings.own_topics.own())) == {first, second}
     kafka_admin.delete_topics([refused])
     assert_by_engine(settings)

@@ -11,6 +11,7 @@ from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.preflight import Facts, TopicFacts
 from totalorder.streaming.record import DomainRecord
+from totalorder.streaming.topics import owned_by_domains
 
 NOW_MS = 1_800_000_000_000
 SAFE = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "3600000"}
@@ -233,3 +234,8 @@ def test_sparks_part_of_the_checkpoint_is_missing() -> None:
     topics = {**own(given, latest=9), **events()}
     assert "Spark's part of the checkpoint" in problems(given, topics, checkpoint, stamped=4)
     assert problems(given, topics, checkpoint, stamped=1) == ""
+
+
+def test_topics_of_other_domains_are_no_events() -> None:
+    names = ["orders", "e.stamps", "e.control", "e.grants", "lone.control", "f.stamps.x", "control", ".stamps"]
+    assert owned_by_domains(names) == {"e.stamps", "e.control", "e.grants"}

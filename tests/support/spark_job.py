@@ -6,6 +6,7 @@ from typing import Any
 from zlib import crc32
 
 from kafka import KafkaConsumer, TopicPartition
+from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.config import Settings
@@ -51,7 +52,8 @@ def records(bootstrap_servers: str, topic: str) -> Iterator[Any]:
     """All committed records of a topic, up to its present end, partition by partition."""
     consumer: KafkaConsumer = kafka_clients.consumer(bootstrap_servers)
     try:
-        for partition in sorted(consumer.partitions_for_topic(topic) or ()):
+        wait_until(lambda: bool(consumer.partitions_for_topic(topic)), f"the partitions of {topic} are known")
+        for partition in sorted(consumer.partitions_for_topic(topic)):
             source = TopicPartition(topic, partition)
             consumer.assign([source])
             consumer.seek_to_beginning(source)
