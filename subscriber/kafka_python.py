@@ -1,8 +1,8 @@
 """The Transport on kafka-python: one consumer without a group, one producer, no thread that runs application code."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from kafka import TopicPartition
 from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, OffsetOutOfRangeError
@@ -11,6 +11,8 @@ from totalorder import kafka_clients
 from totalorder.errors import BrokerUnavailable, EventsLost
 from totalorder.subscriber.transport import Partition, Record
 
+T = TypeVar("T")
+_RETRY_S = 0.2
 _PROBE_AFTER_S = 5.0
 """An absent broker looks like an idle one: after this long without a record the broker is asked something."""
 _PROBE_TIMEOUT_S = 2.0
@@ -56,24 +58,26 @@ class KafkaPythonTransport:
         self._next: dict[TopicPartition, int] = {}
         """Behind the last record that was returned."""
         self._changed = False
-        self._contact = self._probed = time.monotonic()
+        self._asked = time.monotonic()
+        """When a record or an answer came last, or the broker was asked in vain."""
+        self._silent_since: float | None = None
+        """The first time that it was asked in vain; an application that does not poll for long is no outage."""
 
     def partitions(self, topic: str) -> int:
         """See Transport."""
-        with kafka_clients.kafka_errors(self._servers):
-            return len(self._consumer.partitions_for_topic(topic) or ())
+        return self._bearing(lambda: len(self._consumer.partitions_for_topic(topic) or ()))
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """See Transport."""
         wanted = [TopicPartition(*partition) for partition in partitions]
-        with kafka_clients.kafka_errors(self._servers):
-            return {Partition(*at): offset for at, offset in self._consumer.beginning_offsets(wanted).items()}
+        found = self._bearing(lambda: self._consumer.beginning_offsets(wanted))
+        return {Partition(*at): offset for at, offset in found.items()}
 
     def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """See Transport."""
         wanted = [TopicPartition(*partition) for partition in partitions]
-        with kafka_clients.kafka_errors(self._servers):
-            return {Partition(*at): offset for at, offset in self._consumer.end_offsets(wanted).items()}
+        found = self._bearing(lambda: self._consumer.end_offsets(wanted))
+        return {Partition(*at): offset for at, offset in found.items()}
 
     def read(self, partition: Partition, offset: int) -> None:
         """See Transport."""
@@ -111,17 +115,15 @@ class KafkaPythonTransport:
         told = self._read[at]
         if told is not None:
             return told
-        with kafka_clients.kafka_errors(self._servers):
-            return int(self._consumer.position(at))
+        return int(self._bearing(lambda: self._consumer.position(at)))
 
     def poll(self, timeout_s: float) -> Sequence[Record]:
         """See Transport."""
         self._tell()
         found = self._poll(timeout_s)
-        now = time.monotonic()
         if found:
-            self._contact = now
-        elif now - max(self._contact, self._probed) > _PROBE_AFTER_S:
+            self._asked, self._silent_since = time.monotonic(), None
+        elif time.monotonic() - self._asked > _PROBE_AFTER_S:
             self._probe()
         for at, records in found.items():
             self._next[at] = records[-1].offset + 1
@@ -148,7 +150,7 @@ class KafkaPythonTransport:
             except OffsetOutOfRangeError as error:
                 raise self._out_of_range(error) from error
             except _CONNECTION_ERRORS:
-                return {}  # `_probe` keeps the time
+                return {}  # `_probe` measures how long
         return found
 
     def _tell(self) -> None:
@@ -166,19 +168,20 @@ class KafkaPythonTransport:
 
     def _probe(self) -> None:
         """Asks the broker for its topics when nothing came for a while."""
-        self._probed = time.monotonic()
         try:
             self._consumer.end_offsets(list(self._read)[:1], timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
             topics = self._consumer.topics()
         except _CONNECTION_ERRORS as error:
-            silent_s = time.monotonic() - self._contact
+            self._asked = time.monotonic()
+            self._silent_since = self._silent_since or self._asked
+            silent_s = self._asked - self._silent_since
             if silent_s > self._outage_timeout_s:
                 raise BrokerUnavailable(
                     f"no Kafka broker at {self._servers} has answered for {silent_s:.0f} s",
                     remedy="Check that it runs; a new subscriber goes on after what was acknowledged",
                 ) from error
             return
-        self._contact = time.monotonic()
+        self._asked, self._silent_since = time.monotonic(), None
         gone = sorted({at.topic for at in self._read} - topics)
         if gone:
             raise EventsLost(
@@ -194,11 +197,25 @@ class KafkaPythonTransport:
             remedy='Raise the retention of the topic; go on without what is lost by start="new" (--new)',
         )
 
-    def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
+    def _bearing(self, ask: Callable[[], T]) -> T:
+        """Asks the broker, again and again while it cannot be reached."""
+        deadline = time.monotonic() + self._outage_timeout_s
+        with kafka_clients.kafka_errors(self._servers):
+            while True:
+                try:
+                    return ask()
+                except _CONNECTION_ERRORS:
+                    if time.monotonic() >= deadline:
+                        raise
+                    time.sleep(_RETRY_S)
+
+    def send(
+        self, partition: Partition, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None
+    ) -> int:
         """See Transport."""
         with kafka_clients.kafka_errors(self._servers):
             future = self._producer.send(partition.topic, value=value, key=key, partition=partition.number)
-            return int(future.get(timeout=self._outage_timeout_s).offset)
+            return int(future.get(timeout=self._outage_timeout_s if timeout_s is None else timeout_s).offset)
 
     def close(self) -> None:
         """See Transport."""

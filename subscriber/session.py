@@ -14,7 +14,6 @@ from totalorder.errors import (
     SequencerUnavailable,
     SettingsError,
     SubscriptionEnded,
-    WireError,
 )
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import (
@@ -56,6 +55,8 @@ from totalorder.subscriber.transport import Partition, Record, Transport
 _ATTEMPTS = 5
 """How often a request is asked again because another process changed the id's generation in between."""
 _WAIT_S = 0.2
+_TIMED_SEND_S = 2.0
+"""What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _NEWS_S = 1.0
 """However much is ready, grants are read this often."""
 
@@ -115,7 +116,10 @@ class Session:
         self._transport, self._settings, self._nonce, self._clock = transport, settings, nonce, clock
         self._names = DomainTopics(domain=settings.domain)
         self._grants = Partition(self._names.grants, 0)
+        self._positions = Partition(self._names.positions, 0)
+        """Where positions of this id are saved; the true number is known once the topic is there."""
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
+        self._stamps_count = 0
         self._assemblers: dict[int, StampsAssembler] = {}
         self._first_parts: dict[int, int] = {}
         self._moved: set[Partition] = set()
@@ -140,15 +144,16 @@ class Session:
         Raises SequencerUnavailable when that takes longer than `start_timeout_s`, Rejected when it is refused.
         """
         deadline = self._clock() + self._settings.start_timeout_s
-        ends = self._stamps_ends(self._count(self._names.stamps, deadline))
+        self._stamps_count = self._count(self._names.stamps, deadline)
+        ends = self._stamps_ends()
         history = self._read_through(self._grants, deadline)
+        count = self._count(self._names.positions, deadline)
+        self._positions = Partition(self._names.positions, stamps_partition(self._settings.id, count))
         saves: list[Record] = []
         if not self._settings.begin_anew:
-            count = self._count(self._names.positions, deadline)
-            partition = Partition(self._names.positions, stamps_partition(self._settings.id, count))
-            read = self._read_through(partition, deadline)
-            self._transport.stop(partition)
-            saves = [record for record in read if record.topic == partition.topic]
+            read = self._read_through(self._positions, deadline)
+            self._transport.stop(self._positions)
+            saves = [record for record in read if record.topic == self._positions.topic]
             history += [record for record in read if record.topic == self._grants.topic]
         self._make_machine(self._newest(saves), [decode_answer(r.value) for r in history if r.value is not None])
         for record in history:
@@ -204,8 +209,8 @@ class Session:
             records.extend(self._transport.poll(_WAIT_S))
         return records
 
-    def _stamps_ends(self, count: int) -> dict[int, int]:
-        partitions = [Partition(self._names.stamps, number) for number in range(count)]
+    def _stamps_ends(self) -> dict[int, int]:
+        partitions = [Partition(self._names.stamps, number) for number in range(self._stamps_count)]
         return {partition.number: end for partition, end in self._transport.end_offsets(partitions).items()}
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -213,7 +218,7 @@ class Session:
     def change(self, topics: tuple[str, ...]) -> None:
         """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
         deadline = self._clock() + self._settings.start_timeout_s
-        self._subscribe(topics, self._stamps_ends(self._transport.partitions(self._names.stamps)), deadline)
+        self._subscribe(topics, self._stamps_ends(), deadline)
 
     def end(self, *, drain: bool) -> None:
         """Unsubscribes; with `drain` everything before the end is still delivered, else nothing more."""
@@ -271,10 +276,9 @@ class Session:
             self.pump(_WAIT_S)
         return self._rejections.pop(sent, None)
 
-    def _send_control(self, request: Request) -> int:
-        return self._transport.send(
-            Partition(self._names.control, 0), self._settings.id.encode(), encode_request(request)
-        )
+    def _send_control(self, request: Request, *, timeout_s: float | None = None) -> int:
+        at = Partition(self._names.control, 0)
+        return self._transport.send(at, self._settings.id.encode(), encode_request(request), timeout_s=timeout_s)
 
     def _no_sequencer(self, why: str) -> SequencerUnavailable:
         return SequencerUnavailable(
@@ -305,11 +309,17 @@ class Session:
     def _keep(self) -> None:
         """Renews the lease and saves the position when it is time."""
         now = self._clock()
-        if self._renew_at is not None and now >= self._renew_at and self.finished is None:
-            self._send_control(Renew(id=self._settings.id, generation=self.generation, nonce=self._nonce))
-            self._renew_at = now + self._settings.lease_s / 3
-        if self.generation and now >= self._save_at:
-            self.save()
+        try:
+            if self._renew_at is not None and now >= self._renew_at and self.finished is None:
+                self._renew_at = now + min(self._settings.lease_s / 3, _TIMED_SEND_S)
+                renewal = Renew(id=self._settings.id, generation=self.generation, nonce=self._nonce)
+                self._send_control(renewal, timeout_s=_TIMED_SEND_S)
+                self._renew_at = now + self._settings.lease_s / 3
+            if self.generation and now >= self._save_at:
+                self.save(timeout_s=_TIMED_SEND_S)
+        except BrokerUnavailable:
+            # Nothing is lost by being late. How long an outage is borne, poll decides.
+            pass
 
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""
@@ -426,7 +436,7 @@ class Session:
         self._saved = None
         self.save()
 
-    def save(self, *, last: bool = False) -> None:
+    def save(self, *, last: bool = False, timeout_s: float | None = None) -> None:
         """Writes the acknowledged position to Kafka, if it has moved; `last`: everything handed out is acknowledged."""
         interval = self._settings.save_interval_s or float("inf")  # 0: acknowledge() saves
         self._save_at = self._clock() + interval
@@ -441,19 +451,14 @@ class Session:
                 delivered_through=self._machine.delivered_through if last else None,
                 position=position,
             )
-            self._send_position(saved.key, encode_saved(saved))
+            self._send_position(saved.key, encode_saved(saved), timeout_s)
             self._saved = position
             for key in sorted(self._stale_keys - {saved.key}):
-                self._send_position(key, None)
+                self._send_position(key, None, timeout_s)
             self._stale_keys = {saved.key}
 
-    def _send_position(self, key: bytes, value: bytes | None) -> None:
-        count = self._transport.partitions(self._names.positions)
-        if not count:
-            raise WireError(
-                f"topic {self._names.positions} is gone", remedy="Only `totalorder sequence` may create or delete it"
-            )
-        self._transport.send(Partition(self._names.positions, stamps_partition(self._settings.id, count)), key, value)
+    def _send_position(self, key: bytes, value: bytes | None, timeout_s: float | None) -> None:
+        self._transport.send(self._positions, key, value, timeout_s=timeout_s)
 
     @property
     def machine(self) -> Delivery:

@@ -70,8 +70,14 @@ class Transport(Protocol):
         """Records of the partitions that are read, in offset order within each; waits at most `timeout_s` for some."""
         ...
 
-    def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
-        """Writes a record; it is durable when this returns its offset."""
+    def send(
+        self, partition: Partition, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None
+    ) -> int:
+        """Writes a record; it is durable when this returns its offset.
+
+        `timeout_s`: wait no longer than this, instead of as long as an outage is borne. After BrokerUnavailable the
+        record may have been written, or be written yet.
+        """
         ...
 
     def close(self) -> None:

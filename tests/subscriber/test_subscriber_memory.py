@@ -425,7 +425,9 @@ def test_a_broker_that_is_gone_does_not_hide_what_went_wrong_before() -> None:
     class Dying(SimTransport):
         dead = False
 
-        def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
+        def send(
+            self, partition: Partition, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None
+        ) -> int:
             if self.dead:
                 raise BrokerUnavailable("gone")
             return super().send(partition, key, value)

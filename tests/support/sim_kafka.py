@@ -149,7 +149,9 @@ class SimTransport:
         """Whether every partition that is read is read to its end."""
         return all(position >= self.kafka.ends.get(at, 0) for at, position in self.positions.items())
 
-    def send(self, partition: Partition, key: bytes | None, value: bytes | None) -> int:
+    def send(
+        self, partition: Partition, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None
+    ) -> int:
         assert not self.closed
         killed = self._is_killed()
         if killed and self.rng.random() < 0.5:

@@ -1,0 +1,49 @@
+"""A broker that goes away under a subscriber: borne for a while, then named."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from sim_kafka_sequencer import ThreadSequencer
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.errors import BrokerUnavailable
+from totalorder.subscriber import Event, Subscriber
+
+pytestmark = pytest.mark.broker
+
+
+def test_bears_a_restart_of_the_broker_and_names_one_that_stays_away() -> None:
+    with LocalBroker() as broker:
+        servers = broker.bootstrap_servers
+        with kafka_clients.admin(servers) as admin:
+            admin.create_topics({"orders": {"num_partitions": 2}})
+            admin.wait_for_topics(["orders"])
+        with ThreadSequencer(servers, "d", ["orders"]):
+            subscriber = Subscriber(
+                ["orders"], id="s", domain="d", bootstrap_servers=servers, outage_timeout_s=10, save_interval_s=1
+            )
+            with kafka_clients.producer(servers) as producer:
+                producer.send("orders", value=b"1").get(10)
+                event = subscriber.poll(30)
+                assert event is not None
+                broker.kill()
+                subscriber.ack(event)
+                assert subscriber.poll(1) is None
+                broker.start()
+                producer.send("orders", value=b"2").get(30)
+            assert _until(lambda: subscriber.poll(1), 40).value == b"2"
+        broker.kill()
+        started = time.monotonic()
+        with pytest.raises(BrokerUnavailable, match="Kafka broker"):
+            _until(lambda: subscriber.poll(1), 90)
+        assert time.monotonic() - started < 60
+        subscriber.close()
+
+
+def _until(look: Callable[[], Event | None], timeout_s: float) -> Event:
+    deadline = time.monotonic() + timeout_s
+    while (found := look()) is None:
+        assert time.monotonic() < deadline
+    return found
