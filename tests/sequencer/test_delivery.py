@@ -372,3 +372,25 @@ def test_a_position_must_hold_what_it_needs() -> None:
         replace(position, stamps={})
     assert isinstance(position, Position)
     assert Delivery(id="s", nonce="me", domain="d", position=position).topics == AB
+
+
+def test_waits_with_a_new_event_partition_until_its_first_offset_is_certain() -> None:
+    """Two topics share an event partition that is seen for the first time; the stamps of the later one come first."""
+    both, source = (ZERO, ONE), ("k", 0)
+    feed = Feed(m=2, partitions=2)
+    feed.answer(grant(both, g=1, clock=dict.fromkeys(both, 0), m=2, partitions=2))
+
+    def batch(topic: str, g: int, offset: int, partition: int) -> list[tuple[str, int]]:
+        made = stamped([(topic, 1, g, offset, {})], partition=partition, g=3, m=2, partitions=2)
+        return feed.delivered(feed.again(replace(made, sources=(source,), next_offsets={source: 2}).sealed()))
+
+    def come(topic: str, offset: int) -> list[tuple[str, int]]:
+        return feed.delivered(feed.machine.event(source=source, offset=offset, topic=topic, crc=0))
+
+    assert batch(ZERO, 3, 1, partition=0) == []
+    assert feed.last_effects == [ReadEvents(source=source, offset=1)]
+    assert come(ZERO, 1) == []
+    assert batch(ONE, 2, 0, partition=1) == []
+    assert feed.last_effects == [ReadEvents(source=source, offset=0)]
+    assert come(ONE, 0) == [(ONE, 1)]
+    assert come(ZERO, 1) == [(ZERO, 1)]

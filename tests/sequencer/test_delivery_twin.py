@@ -59,7 +59,7 @@ class Logs:
     def _log(self, key: object) -> Sequence[object]:
         if key == "grants":
             return self.answers
-        return self.stamps.get(key, []) if isinstance(key, int) else self.events.get(key, [])
+        return self.stamps.get(key, []) if isinstance(key, int) else self.events.get(key, [])  # type: ignore[call-overload]
 
     def _next(self, machine: Delivery, key: object, reading: dict[object, int]) -> Sequence[object]:
         index = reading[key]
