@@ -192,8 +192,12 @@ class Sequencer:
         return sorted(self._record.event_topics(self.settings.own_topics.own()))
 
     def _begin_query(self) -> None:
-        """Starts the query and waits for the end of its first trigger."""
+        """Starts the query and waits for the end of its first trigger; after a request to stop it does neither."""
+        if self._stopping.is_set():
+            return
         spark = self._session()
+        if self._stopping.is_set():
+            return
         if self._listener is None:
             self._listener = _Listener(self)
             spark.streams.addListener(self._listener)
