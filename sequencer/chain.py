@@ -73,7 +73,7 @@ class StampsPartition:
     def stop(self) -> None:
         """Nothing more is read. Batches that are not released hold no row that is owed."""
         while self._marks and not self._marks[-1].released:
-            self._marks.pop()
+            self.next_offset = self._marks.pop().offset
         self.held.clear()
         self.held_rows = 0
         self.reading = self.paused = False

@@ -394,3 +394,18 @@ def test_waits_with_a_new_event_partition_until_its_first_offset_is_certain() ->
     assert feed.last_effects == [ReadEvents(source=source, offset=0)]
     assert come(ONE, 0) == [(ONE, 1)]
     assert come(ZERO, 1) == [(ZERO, 1)]
+
+
+def test_a_stopped_stamps_partition_is_read_again_from_where_it_was_released() -> None:
+    """Until the change of the set is acknowledged, a later process goes through the old set's partitions once more."""
+    both = (ZERO, ONE)
+    feed = Feed(position=positioned(both, partitions=2), partitions=2)
+    feed.answer(grant(both, former=both, g=2, generation=2, clock=dict.fromkeys(both, 0), partitions=2))
+    feed.events((ONE, 0))
+    feed.stamps((ONE, 1, 3, 0, {}), partition=1, g=3, control_g=2)
+    feed.stamps(partition=0, g=3, control_g=2)
+    feed.stamps(partition=0, g=9, control_g=9)  # not released: answers are known through 4
+    feed.answer(grant((ONE,), former=both, g=4, generation=3, clock={ZERO: 0, ONE: 1}, partitions=2))
+    assert StopStamps(partition=0) in feed.last_effects
+    mark = feed.machine.position().stamps[0]
+    assert (mark.offset, mark.batch) == (feed.offsets[2], feed.log[1].batch)
