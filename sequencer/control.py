@@ -205,7 +205,7 @@ def parse_request(value: bytes) -> Request:
 
 def _load(value: bytes) -> dict[str, Any]:
     if len(value) > MAX_CONTROL_BYTES:
-        raise BadRequest(f"the record has {len(value)} bytes; the limit is {MAX_CONTROL_BYTES}")
+        raise BadRequest(f"the record has more than {MAX_CONTROL_BYTES} bytes, the limit")
     try:
         record = json.loads(value.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError):

@@ -60,7 +60,7 @@ def test_requests_come_out_as_they_went_in() -> None:
         (b"[]", "not a JSON object"),
         (b'{"v":1,"v":1}', "not JSON in UTF-8 with unique keys"),
         (b"[" * 100_000, "not JSON"),
-        (b" " * (MAX_CONTROL_BYTES + 1), f"the limit is {MAX_CONTROL_BYTES}"),
+        (b" " * (MAX_CONTROL_BYTES + 1), f"more than {MAX_CONTROL_BYTES} bytes"),
         (value(v=2), "version 2 is unknown"),
         (value(v=True), "version True is unknown"),
         (value(kind="drop"), "kind 'drop' is unknown"),
