@@ -161,12 +161,11 @@ class Session:
         self._subscribe(topics, ends, deadline)
 
     def _make_machine(self, saved: SavedPosition | None, history: Sequence[Answer]) -> None:
-        """A machine that goes on after what was saved, or else from the last grant, or else begins at the next."""
-        chain = [answer for answer in history if isinstance(answer, Grant | Ended) and answer.id == self._settings.id]
+        """A machine that goes on after what was saved, or else from an older grant, or else begins at the next."""
         position = saved.position if saved is not None else None
-        if position is None and chain and isinstance(chain[-1], Grant) and not self._settings.begin_anew:
-            # A former process was granted this and died before it could save anything: nothing of it is lost.
-            position = Position.at(chain[-1])
+        if position is None and not self._settings.begin_anew:
+            granted = self._never_saved(history)
+            position = Position.at(granted) if granted is not None else None
         self._machine = Delivery(
             id=self._settings.id,
             nonce=self._nonce,
@@ -178,6 +177,21 @@ class Session:
             max_waiting=self._settings.max_waiting,
         )
         self._apply(self._machine.start())
+
+    def _never_saved(self, history: Iterable[Answer]) -> Grant | None:
+        """The first grant of the id since it was unsubscribed last.
+
+        Former processes were granted this and what followed, and died before they could save anything: all is owed.
+        """
+        first: Grant | None = None
+        for answer in history:
+            if answer.id != self._settings.id:
+                continue
+            if isinstance(answer, Ended) and answer.reason == "unsubscribed":
+                first = None
+            elif isinstance(answer, Grant):
+                first = first or answer
+        return first
 
     def _newest(self, records: Iterable[Record]) -> SavedPosition | None:
         prefix = f"{self._settings.id}/".encode()
