@@ -52,7 +52,7 @@ from totalorder.sequencer.delivery_effects import (
     Switched,
 )
 from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Position
+from totalorder.sequencer.position import Position, partitions_of
 from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.sequencer.switches import Switch, switch_of
 
@@ -172,6 +172,10 @@ class Delivery:
         self._sequence = 0
         self._acked_sequence = 0
         self._unacked: deque[_Row | Switch] = deque()
+        self._passed: deque[Switch] = deque()
+        """The switches among `_unacked`."""
+        self._owed_offsets: dict[Source, list[int]] = {}
+        """Heaps of the offsets of all rows that are not acknowledged: a position is made for each acknowledgement."""
         self._acked = _Acknowledged(0, 0, 0, {}, {}, {})
         if position is not None:
             self._begin(position)
@@ -230,6 +234,8 @@ class Delivery:
                 self._acked.sources[item.source] = item.offset + 1
                 self._acked.g = max(self._acked.g, item.g)
                 item.mark.outstanding -= 1
+                # Within an event partition delivery follows offsets, so this is the least.
+                heapq.heappop(self._owed_offsets[item.source])
             else:
                 self._acknowledge_switch(item)
         self._acknowledge_switches()
@@ -238,6 +244,8 @@ class Delivery:
         """Delivers nothing more: what was owed is given up, and the position is the end of the chain."""
         self._over = True
         self._unacked.clear()
+        self._passed.clear()
+        self._owed_offsets.clear()
         self._switches.clear()
         self._rows.clear()
         self._acked_sequence = self._sequence
@@ -287,7 +295,7 @@ class Delivery:
     def position(self) -> Position:
         """The position as acknowledged."""
         acked = self._acked
-        switches = [item for item in self._unacked if isinstance(item, Switch)] + list(self._switches)
+        switches = [*self._passed, *self._switches]
         needed = self._partitions_of(acked.topics, *(switch.topics for switch in switches))
         return Position(
             generation=acked.generation,
@@ -308,14 +316,12 @@ class Delivery:
 
         The second keeps the offset of a partition that has no event for us from falling out of retention.
         """
-        least: dict[Source, int] = {}
-        for row in [item for item in self._unacked if isinstance(item, _Row)] + list(self._rows.values()):
-            least[row.source] = min(least.get(row.source, row.offset), row.offset)
-        reading = [part for part in self._parts.values() if part.reading]
+        frontiers = [part.frontier for part in self._parts.values() if part.reading]
         offsets = {}
         for source, acked_to in self._acked.sources.items():
-            known = min((part.frontier.get(source, 0) for part in reading), default=0)
-            offsets[source] = max(acked_to, min(known, least.get(source, known)))
+            known = min((frontier.get(source, 0) for frontier in frontiers), default=0)
+            owed = self._owed_offsets.get(source)
+            offsets[source] = max(acked_to, min(known, owed[0]) if owed else known)
         return offsets
 
     # --- the chain of sets --------------------------------------------------------------------------------------------
@@ -438,6 +444,7 @@ class Delivery:
             self._join(topic, switch.g + 1)
         self._blocked, self._lagging, self._by_g = {}, -1, []
         self._unacked.append(switch)
+        self._passed.append(switch)
         self._acknowledge_switches()
         self._forget_dropped()
         for source, state in self._sources.items():
@@ -497,6 +504,7 @@ class Delivery:
             self._acknowledge_switch(self._unacked.popleft())  # type: ignore[arg-type]
 
     def _acknowledge_switch(self, switch: Switch) -> None:
+        self._passed.popleft()
         acked = self._acked
         acked.generation, acked.switched_g = switch.answer.generation, switch.g
         acked.g = max(acked.g, switch.g)
@@ -504,8 +512,8 @@ class Delivery:
         for source, offset in switch.next_offsets.items():
             acked.sources[source] = max(acked.sources.get(source, 0), offset)
         if self._topic_by == "topic":
-            pending = [item for item in self._unacked if isinstance(item, Switch)] + list(self._switches)
-            names = {name for topics in (acked.topics, *(s.topics for s in pending)) for name in topics.values()}
+            pending = [switch.topics for switch in (*self._passed, *self._switches)]
+            names = {name for topics in (acked.topics, *pending) for name in topics.values()}
             acked.sources = {source: offset for source, offset in acked.sources.items() if source[0] in names}
 
     def _name(self, topics: Mapping[int, str]) -> None:
@@ -514,7 +522,7 @@ class Delivery:
         self._wanted = np.array(sorted(self._names), dtype=np.int64)
 
     def _partitions_of(self, *sets: Mapping[int, str]) -> set[int]:
-        return {stamps_partition(name, self._stamps_partitions) for topics in sets for name in topics.values()}
+        return partitions_of((name for topics in sets for name in topics.values()), self._stamps_partitions)
 
     def _set_at(self, g: int) -> Mapping[int, str]:
         """The set that is owed the events at a position that is not before the set in force now.
@@ -558,6 +566,7 @@ class Delivery:
         gates = tuple((x, k) for x, k in rows.entries(at).items() if x in in_force and x != topic)
         row = _Row(topic, n, g, source, offset, int(rows.crc[at]), gates, part, mark)
         self._rows[source, offset] = row
+        heapq.heappush(self._owed_offsets.setdefault(source, []), offset)
         queue = self._waiting.setdefault(topic, deque())
         queue.append(row)
         part.waiting += 1

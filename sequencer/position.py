@@ -1,8 +1,9 @@
 """A subscriber's place in the order, and its saved form (the value of a record on `<domain>.positions`)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from totalorder.errors import WireError
@@ -12,6 +13,15 @@ from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.switches import Link
 
 VERSION = 1
+
+
+_partition = lru_cache(maxsize=100_000)(stamps_partition)
+"""A position is made for each acknowledgement: its topics are not hashed anew each time."""
+
+
+def partitions_of(topics: Iterable[str], partitions: int) -> set[int]:
+    """The stamps partitions, of so many, that hold the topics' timestamps."""
+    return {_partition(name, partitions) for name in topics}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +57,13 @@ class Position:
     def __post_init__(self) -> None:
         if self.clock.keys() != self.topics.keys():
             raise ValueError("the clock does not hold the topics in force")
-        if {stamps_partition(name, self.stamps_partitions) for name in self.topics.values()} - self.stamps.keys():
+        if partitions_of(self.topics.values(), self.stamps_partitions) - self.stamps.keys():
             raise ValueError("a stamps partition is missing")
 
     @classmethod
     def at(cls, grant: Grant) -> "Position":
         """The beginning of a subscription that starts at its grant."""
-        needed = {stamps_partition(name, grant.stamps_partitions) for name in grant.topics}
+        needed = partitions_of(grant.topics, grant.stamps_partitions)
         return cls(
             generation=grant.generation,
             switched_g=grant.g,
