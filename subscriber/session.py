@@ -57,6 +57,8 @@ _ATTEMPTS = 5
 _WAIT_S = 0.2
 _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
+_REFRESH_S = 60.0
+"""Even where each acknowledgement is saved: without events the offsets to resume from would age out of retention."""
 _NEWS_S = 1.0
 """However much is ready, grants are read this often."""
 
@@ -452,7 +454,7 @@ class Session:
 
     def save(self, *, last: bool = False, timeout_s: float | None = None) -> None:
         """Writes the acknowledged position to Kafka, if it has moved; `last`: everything handed out is acknowledged."""
-        interval = self._settings.save_interval_s or float("inf")  # 0: acknowledge() saves
+        interval = self._settings.save_interval_s or _REFRESH_S
         self._save_at = self._clock() + interval
         if not self.generation:
             return

@@ -188,6 +188,27 @@ def test_positions_are_saved_from_time_to_time_and_old_ones_deleted() -> None:
     assert keys()[2:] == [(b"s/2", False), (b"s/1", True)]
 
 
+def test_a_subscriber_without_events_keeps_its_offsets_from_ageing() -> None:
+    """By key, others' events fill the partition: what retention removed of them must not look like a loss."""
+    world = World(topic_by="key")
+
+    def publish(key: bytes) -> None:
+        world.count += 1
+        world.kafka.append(Partition("a", 0), key=key, value=b"", timestamp_ms=world.count)
+
+    first = world.subscriber("x", save_interval_s=0)
+    publish(b"x")
+    take(first, 1)
+    for _ in range(10):
+        publish(b"other")
+        world.now += 30
+        assert first.poll(1) is None
+    world.kafka.trim(Partition("a", 0), 6)
+    second = world.subscriber("x")
+    publish(b"x")
+    assert [(event.offset, event.tag) for event in take(second, 1)] == [(11, None)]
+
+
 def test_a_damaged_position_is_refused_with_a_way_out() -> None:
     world = World()
     world.subscriber("a").close()
