@@ -21,6 +21,7 @@ from totalorder.sequencer.limits import (
     MAX_PART_BYTES,
     MAX_PARTS,
     MAX_RAW_PART_BYTES,
+    MAX_ROW_BYTES,
     MAX_ROWS_PER_RECORD,
     MAX_STAMPS_PARTITIONS,
 )
@@ -69,7 +70,8 @@ class WireRecord:
 def encode_stamps(stamped: StampedBatch, max_part_bytes: int = MAX_PART_BYTES) -> tuple[WireRecord, ...]:
     """The records of one batch of one stamps partition, in the order in which they must be sent.
 
-    LimitExceeded when even a single row does not fit a part, which only a directory of enormous names can cause.
+    A single stamp that does not fit a part gets a larger one: the names that it uses stand in its directory.
+    LimitExceeded when even that is past the limit of a record.
     """
     values = [value for start, end in _cuts(stamped.rows) for value in _parts(stamped, start, end, max_part_bytes)]
     if len(values) > MAX_PARTS:
@@ -106,12 +108,12 @@ def _cuts(rows: StampRows) -> Iterator[tuple[int, int]]:
 
 def _parts(stamped: StampedBatch, start: int, end: int, max_part_bytes: int) -> Iterator[bytes]:
     value = _encode_rows(stamped, start, end)
-    if len(value) <= max_part_bytes:
+    if len(value) <= max_part_bytes or (end - start <= 1 and len(value) <= MAX_ROW_BYTES):
         yield value
     elif end - start <= 1:
         raise LimitExceeded(
-            f"one stamp of batch {stamped.batch} needs {len(value)} bytes; a part may have {max_part_bytes}",
-            remedy="Use shorter topic names or fewer event partitions",
+            f"one stamp of batch {stamped.batch} needs {len(value)} bytes; a record may have {MAX_ROW_BYTES}",
+            remedy="Use shorter topic names, fewer topics in a subscription, or fewer event partitions",
         )
     else:
         middle = (start + end) // 2

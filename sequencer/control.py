@@ -188,7 +188,7 @@ def encode_request(request: Request) -> bytes:
         record["topics"] = list(request.topics)
         record["lease_s"] = request.lease_s
         record["stamps_ends"] = {str(partition): end for partition, end in request.stamps_ends.items()}
-    return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
+    return json.dumps(record, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
 
 
 def parse_request(value: bytes) -> Request:
@@ -307,7 +307,7 @@ def encode_answer(answer: Answer) -> bytes:
     if isinstance(answer, Grant):
         record["next_offsets"] = sorted([*source, offset] for source, offset in answer.next_offsets.items())
         record["stamps_ends"] = {str(partition): end for partition, end in answer.stamps_ends.items()}
-    return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
+    return json.dumps(record, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
 
 
 def decode_answer(value: bytes) -> Answer:

@@ -6,14 +6,17 @@ MAX_ID_CHARS = 128
 MAX_NONCE_CHARS = 64
 MAX_TOPIC_CHARS = 255
 """Longest name of a pub/sub topic; a key or header that is longer cannot name one."""
-MAX_TOPICS_PER_SUBSCRIPTION = 10_000
+MAX_TOPICS_PER_SUBSCRIPTION = 1_000
+"""Groups are counted pair by pair: a thousand topics are half a million pairs, a second of work and 24 MB of state."""
 MAX_TOPICS_PER_DOMAIN = 1_000_000
 MAX_SUBSCRIPTIONS = 2_000_000
 MAX_LEASE_S = 10 * 365 * 86_400
 MAX_STAMPS_PARTITIONS = 1_024
 MAX_SHARDS = 256
 MAX_PART_BYTES = 600_000
-"""Most bytes of one part of a stamps record; Kafka's default limit is 1,048,588 bytes."""
+"""Most bytes of one part of a stamps record (a single stamp may need more); Kafka's default limit is 1,048,588."""
+MAX_ROW_BYTES = 16_000_000
+"""Most bytes of a part that holds a single stamp; a record of the stamps topic may have 16 MiB."""
 MAX_PARTS = 10_000
 MAX_ROWS_PER_RECORD = 2_000_000
 MAX_ENTRIES_PER_RECORD = 50_000_000

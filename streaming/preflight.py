@@ -15,7 +15,7 @@ from totalorder.streaming.record import FIXED, DomainRecord
 
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 """Spark counts microseconds in 64 bits: it cannot read a record with a later CreateTime, nor anything behind it."""
-GRANTS_MAX_BYTES = 16 << 20
+OWN_MAX_BYTES = 16 << 20
 """A grant repeats the names of a subscription several times, so it may be larger than the request was."""
 
 
@@ -73,6 +73,7 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
                 "retention.ms": "-1",
                 "retention.bytes": "-1",
                 "message.timestamp.type": "LogAppendTime",
+                "max.message.bytes": str(OWN_MAX_BYTES),
             },
         ),
         NewTopic(
@@ -84,6 +85,7 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
                 "retention.ms": str(retention),
                 "retention.bytes": "-1",
                 "message.timestamp.type": "LogAppendTime",
+                "max.message.bytes": str(OWN_MAX_BYTES),
             },
         ),
         NewTopic(
@@ -93,7 +95,7 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
                 **common,
                 "cleanup.policy": "compact",
                 "min.compaction.lag.ms": lag,
-                "max.message.bytes": str(GRANTS_MAX_BYTES),
+                "max.message.bytes": str(OWN_MAX_BYTES),
             },
         ),
         NewTopic(
@@ -106,7 +108,7 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
                 "segment.bytes": str(16 << 20),
                 "min.cleanable.dirty.ratio": "0.05",
                 "delete.retention.ms": "86400000",
-                "max.message.bytes": str(GRANTS_MAX_BYTES),
+                "max.message.bytes": str(OWN_MAX_BYTES),
             },
         ),
     )

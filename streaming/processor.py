@@ -64,14 +64,14 @@ class ShardPlan:
     """What the workers are told once.
 
     `config` is the engine's with shard 0; `shard_of` maps group keys to shards; `starts` are the offsets recorded when
-    the domain began. `stamped` is the newest batch number found on the stamps topic at start: the state can be one
-    batch behind it (written, and not committed), never more.
+    the domain began. `least_batch` is the batch that the state must have reached: the newest on the stamps topic at
+    start, or the one before it when Spark has a batch planned and not committed, which it runs again.
     """
 
     config: EngineConfig
     shard_of: Mapping[int, int]
     starts: Mapping[Source, int]
-    stamped: int
+    least_batch: int
     fail_unroutable: bool
 
 
@@ -123,10 +123,10 @@ class ShardProcessor(StatefulProcessor):
         if state is None:
             state = initial_state(config)
         state.require(config)
-        if state.hot.batch + 1 < self._plan.stamped:
+        if state.hot.batch < self._plan.least_batch:
             raise StateError(
-                f"shard {config.shard} of the checkpoint stands at batch {state.hot.batch}, and the stamps topic has "
-                f"batch {self._plan.stamped}",
+                f"shard {config.shard} of the checkpoint stands at batch {state.hot.batch}, and by the stamps topic it "
+                f"must be at {self._plan.least_batch} at least",
                 remedy="State was lost, or the checkpoint is an old copy: restore the newest, or begin a new domain",
             )
         return state

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from totalorder.config import Settings
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import session, source
-from totalorder.streaming.preflight import GRANTS_MAX_BYTES
+from totalorder.streaming.preflight import OWN_MAX_BYTES
 from totalorder.streaming.processor import FIGURES, NOTE, OUTPUT, ShardPlan, ShardProcessor
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.shards import shard_keys
@@ -27,14 +27,14 @@ def start_query(
     *,
     topics: Iterable[str],
     starts: Mapping[Source, int],
-    stamped: int,
+    least_batch: int,
     checkpoint: str,
 ) -> StreamingQuery:
     """Starts the query over the event topics and control; `starts` counts only for a checkpoint without a batch."""
     session.apply(spark, session.query_conf(settings))
     read = [*topics, settings.own_topics.control]
     records = source.read(spark, source.reader_options(settings, read, starts))
-    stamped_records = sequence(records, settings, record, stamped)
+    stamped_records = sequence(records, settings, record, least_batch)
     return (
         stamped_records.observe(OBSERVED, *(F.max(name).alias(name) for name in (*FIGURES, NOTE)))
         .select("topic", "partition", "key", "value", "headers")
@@ -47,14 +47,14 @@ def start_query(
     )
 
 
-def sequence(records: DataFrame, settings: Settings, record: DomainRecord, stamped: int) -> DataFrame:
+def sequence(records: DataFrame, settings: Settings, record: DomainRecord, least_batch: int) -> DataFrame:
     """Kafka records in, `processor.OUTPUT` out."""
     keys = shard_keys(settings.shards)
     plan = ShardPlan(
         config=record.engine_config(),
         shard_of={key: shard for shard, key in enumerate(keys)},
         starts=record.starts,
-        stamped=stamped,
+        least_batch=least_batch,
         fail_unroutable=settings.unroutable == "fail",
     )
     rows = source.to_shards(source.project(records, settings), keys)
@@ -66,7 +66,7 @@ def sink_options(settings: Settings) -> dict[str, str]:
     options = {f"kafka.{key}": value for key, value in settings.kafka.items()}
     options.setdefault("kafka.compression.type", "zstd")
     options.setdefault("kafka.linger.ms", "0")
-    options.setdefault("kafka.max.request.size", str(GRANTS_MAX_BYTES))
+    options.setdefault("kafka.max.request.size", str(OWN_MAX_BYTES))
     return options | {
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         "kafka.acks": "all",

@@ -132,7 +132,7 @@ class Sequencer:
             self._session()
         self._topics = Topics(settings)
         self._store = self._make_store()
-        self._record, self._starts, self._stamped = self._preflight(self._topics)
+        self._record, self._starts, self._least_batch = self._preflight(self._topics)
 
     def _make_store(self) -> Store:
         if self.settings.checkpoint_is_local:
@@ -168,7 +168,8 @@ class Sequencer:
             for name in events
             for partition in found[name].latest
         }
-        return record, begun | {(settings.own_topics.control, 0): 0}, stamped
+        runs_again = checkpoint.planned > checkpoint.committed
+        return record, begun | {(settings.own_topics.control, 0): 0}, stamped - runs_again
 
     def _begin_domain(self, topics: Topics, facts: Facts) -> DomainRecord:
         settings = self.settings
@@ -207,7 +208,7 @@ class Sequencer:
             self._record,
             topics=self._event_topics(),
             starts=self._starts,
-            stamped=self._stamped,
+            least_batch=self._least_batch,
             checkpoint=self._query_checkpoint(),
         )
         if self._await_first_trigger(self._query):
@@ -384,7 +385,7 @@ def _explained(error: Exception) -> Error:
     """What went wrong, in totalorder's terms."""
     if isinstance(error, Error):
         return error
-    if isinstance(error, Py4JNetworkError | ConnectionError):
+    if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError:
         return Error(
             "Spark's Java process has ended", remedy="Look at its log and at its memory; starting again is safe"
         )

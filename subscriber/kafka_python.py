@@ -12,6 +12,8 @@ from totalorder.errors import BrokerUnavailable, EventsLost
 from totalorder.subscriber.transport import Partition, Record
 
 T = TypeVar("T")
+_MAX_REQUEST_BYTES = 16 << 20
+"""What the positions topic takes: a position holds every topic of its set and of changes that lie ahead."""
 _RETRY_S = 0.2
 _PROBE_AFTER_S = 5.0
 """An absent broker looks like an idle one: after this long without a record the broker is asked something."""
@@ -46,6 +48,7 @@ class KafkaPythonTransport:
                 delivery_timeout_ms=round(outage_timeout_s * 1000),
                 request_timeout_ms=min(30_000, max(1, round(outage_timeout_s * 500))),
                 max_block_ms=round(outage_timeout_s * 1000),
+                max_request_size=_MAX_REQUEST_BYTES,
             )
         except BaseException:
             self._consumer.close()

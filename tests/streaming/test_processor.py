@@ -47,13 +47,13 @@ def config(**more: Any) -> EngineConfig:
     return EngineConfig(**{"domain": DOMAIN, "identity": "test", "stamps_partitions": 2, "topic_by": "key", **more})
 
 
-def processor(handle: Handle, *, stamped: int = 0, fail: bool = False, **more: Any) -> ShardProcessor:
+def processor(handle: Handle, *, least_batch: int = 0, fail: bool = False, **more: Any) -> ShardProcessor:
     engine = config(**more)
     plan = ShardPlan(
         config=engine,
         shard_of={10 + shard: shard for shard in range(engine.shards)},
         starts={},
-        stamped=stamped,
+        least_batch=least_batch,
         fail_unroutable=fail,
     )
     made = ShardProcessor(plan)
@@ -191,10 +191,10 @@ def test_an_unroutable_event_can_be_an_error() -> None:
     assert handle.values["hot"].kept is None
 
 
-@pytest.mark.parametrize("stamped", [2, 9])
-def test_lost_state_is_never_taken_for_a_beginning(stamped: int) -> None:
+@pytest.mark.parametrize("least_batch", [1, 9])
+def test_lost_state_is_never_taken_for_a_beginning(least_batch: int) -> None:
     with pytest.raises(WorkerFailure, match=r"StateError.*stands at batch 0"):
-        run(processor(Handle(), stamped=stamped), [frame(events(3))])
+        run(processor(Handle(), least_batch=least_batch), [frame(events(3))])
 
 
 def test_a_batch_that_was_written_and_not_committed_runs_again() -> None:
@@ -204,7 +204,7 @@ def test_a_batch_that_was_written_and_not_committed_runs_again() -> None:
     second = contents(run(processor(handle), [frame(events(3, first=3))]))
     for name, value in before.items():
         handle.values[name].kept = value
-    assert contents(run(processor(handle, stamped=2), [frame(events(3, first=3))])) == second
+    assert contents(run(processor(handle, least_batch=1), [frame(events(3, first=3))])) == second
 
 
 @pytest.mark.parametrize("half", ["hot", "cold"])
