@@ -255,7 +255,7 @@ class LocalBroker:
         note = self.data_dir / "formatted"
         if note.exists():
             return
-        cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        cluster_id = _new_cluster_id()
         tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster_id, "-c"]
         try:
             done = subprocess.run(
@@ -330,6 +330,13 @@ class LocalBroker:
         if self._given_data_dir is None and self._data_dir is not None:
             shutil.rmtree(self._data_dir, ignore_errors=True)
             self._data_dir = None
+
+
+def _new_cluster_id() -> str:
+    """A random id; the tool that formats would take one that begins with '-' for an option."""
+    while (found := urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return found
 
 
 @contextlib.contextmanager

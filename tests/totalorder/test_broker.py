@@ -5,13 +5,14 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 from waiting import is_alive, wait_until
 
 from totalorder import kafka_clients
-from totalorder.broker import HOST, LocalBroker
+from totalorder.broker import HOST, LocalBroker, _new_cluster_id
 from totalorder.errors import BrokerUnavailable, EnvironmentProblem, Error, SettingsError
 
 pytestmark = pytest.mark.broker
@@ -129,3 +130,9 @@ def test_settings_that_it_decides_itself_are_refused(name: str) -> None:
 def test_impossible_port_is_refused(port: int) -> None:
     with pytest.raises(SettingsError, match="not a port"):
         LocalBroker(port=port).start()
+
+
+def test_a_cluster_id_never_looks_like_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter([uuid.UUID(bytes=b"\xf8" + bytes(15)), uuid.UUID(bytes=b"\x01" + bytes(15))])
+    monkeypatch.setattr("totalorder.broker.uuid.uuid4", lambda: next(drawn))
+    assert _new_cluster_id() == "AQ" + "A" * 20
