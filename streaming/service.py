@@ -22,9 +22,13 @@ def run_until_signal(settings: Settings) -> None:
         structlog.get_logger().info("stopping", signal=signal.Signals(number).name)
         sequencer.request_stop()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
+    def listen() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+
+    listen()
     sequencer.start()
+    listen()  # pyspark has put a handler of its own in the place of SIGINT's
     while not sequencer.wait(_WAIT_S):
         pass
 

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -80,4 +81,4 @@ def test_the_consumer_and_the_commands_do_what_is_said(broker: LocalBroker, tmp_
         look = [once[0], "inspect", "--domain", flags["domain"]]
         inspected = subprocess.run(look, env=env, check=True, timeout=START_BOUND_S, stdout=subprocess.PIPE, text=True)
         assert "orders" in inspected.stdout
-        assert sequencer.terminate() == 0
+        assert sequencer.terminate(signal.SIGINT) == 0
