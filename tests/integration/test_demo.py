@@ -5,11 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -42,13 +41,6 @@ def _processes(temporary: Path) -> list[str]:
     return found
 
 
-def _wait(until: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not until():
-        assert time.monotonic() < deadline, f"waited in vain for {what}"
-        time.sleep(0.1)
-
-
 def _left_behind(temporary: Path) -> list[str]:
     # Java keeps a file for each of its processes, which it removes when it starts the next time.
     files = [path.name for path in temporary.iterdir() if not path.name.startswith("hsperfdata")]
@@ -77,8 +69,12 @@ def test_a_quick_run_keeps_every_promise_and_plain_consumers_do_not(tmp_path: Pa
 def test_nothing_is_left_of_a_run_that_is_broken_off(tmp_path: Path, number: signal.Signals, code: int) -> None:
     with _start(tmp_path) as demo:
         # Spark's Java lives: it is the process that is hardest to get rid of.
-        _wait(lambda: any("pyspark-shell" in command for command in _processes(tmp_path)), "Spark to start")
+        wait_until(
+            lambda: any("pyspark-shell" in command for command in _processes(tmp_path)),
+            "Spark to start",
+            bound_s=_PATIENCE_S,
+        )
         demo.send_signal(number)
         demo.communicate(timeout=_PATIENCE_S)
     assert demo.returncode == code
-    _wait(lambda: not _left_behind(tmp_path), f"the end of {_left_behind(tmp_path)}")
+    wait_until(lambda: not _left_behind(tmp_path), f"the end of {_left_behind(tmp_path)}", bound_s=_PATIENCE_S)

@@ -4,11 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from waiting import is_alive, wait_until
 
 from totalorder.demo.crew import Crew
 from totalorder.errors import Error
@@ -25,30 +24,19 @@ with Crew() as crew:
 """
 
 
-def _wait(until: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not until():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process is alive; a zombie that nobody has waited for yet is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_the_demo(number: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _DEMO], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as demo:
         assert demo.stdout is not None
         pid, folder = demo.stdout.readline().decode().split(maxsplit=1)
-        assert _runs(int(pid))
+        assert is_alive(int(pid))
         demo.send_signal(number)
-    _wait(lambda: not _runs(int(pid)) and not Path(folder.strip()).exists())
+    wait_until(
+        lambda: not is_alive(int(pid)) and not Path(folder.strip()).exists(),
+        "worker and folder gone",
+        bound_s=_PATIENCE_S,
+    )
 
 
 def test_a_process_that_dies_is_an_error_with_the_end_of_its_log() -> None:
