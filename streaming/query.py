@@ -14,10 +14,9 @@ from totalorder.sequencer.stamps import Source
 from totalorder.streaming import session, source
 from totalorder.streaming.preflight import OWN_MAX_BYTES
 from totalorder.streaming.processor import FIGURES, NOTE, OUTPUT, ShardPlan, ShardProcessor
+from totalorder.streaming.progress import OBSERVED
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.shards import shard_keys
-
-OBSERVED = "figures"
 
 
 def start_query(

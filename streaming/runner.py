@@ -11,13 +11,6 @@ import structlog
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import (
-    QueryIdleEvent,
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
@@ -27,7 +20,8 @@ from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock, read_checkpoint
 from totalorder.streaming.failures import error_from, is_passing
 from totalorder.streaming.preflight import Facts
-from totalorder.streaming.query import OBSERVED, start_query
+from totalorder.streaming.progress import BatchProgress, ProgressReader
+from totalorder.streaming.query import start_query
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.session import start_session, stop_session
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
@@ -74,7 +68,7 @@ class Sequencer:
         self._lock: CheckpointLock | None = None
         self._topics: Topics | None = None
         self._query: StreamingQuery | None = None
-        self._listener: _Listener | None = None
+        self._progress: ProgressReader | None = None
         self._watcher: threading.Thread | None = None
         self._refused: set[str] = set()
         self._revivals = 0
@@ -199,9 +193,6 @@ class Sequencer:
         spark = self._session()
         if self._stopping.is_set():
             return
-        if self._listener is None:
-            self._listener = _Listener(self)
-            spark.streams.addListener(self._listener)
         self._query = start_query(
             spark,
             self.settings,
@@ -211,6 +202,7 @@ class Sequencer:
             least_batch=self._least_batch,
             checkpoint=self._query_checkpoint(),
         )
+        self._progress = ProgressReader(self._query)
         if self._await_first_trigger(self._query):
             self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
 
@@ -235,6 +227,7 @@ class Sequencer:
         look_at = time.monotonic() + self.settings.topic_poll_s
         try:
             while not self._stopping.wait(_ALIVE_POLL_S):
+                self._report()
                 if not self._is_running():
                     self._begin_query()
                 elif time.monotonic() >= look_at:
@@ -308,14 +301,17 @@ class Sequencer:
         if not self._stopping.is_set():
             self._failure = error
 
-    def observe(self, figures: dict[str, Any], durations_ms: dict[str, int], rows_per_s: float) -> None:
-        """Takes one batch's figures, from the listener, and logs them."""
+    def _report(self) -> None:
+        """Logs and counts the batches that have come to their end."""
+        for batch in self._progress.read() if self._progress is not None else ():
+            self._revivals = 0
+            self._count(batch.figures)
+            self._log_batch(batch)
+
+    def _count(self, figures: dict[str, Any]) -> None:
         before = self.processed
-        self._revivals = 0
         if figures["g_last"] < before.g:
-            self._failure = self._failure or StateError(
-                "a batch went backwards", remedy="Stop and look at the checkpoint"
-            )
+            raise StateError("a batch went backwards", remedy="Stop and look at the checkpoint")
         self.processed = Processed(
             batches=before.batches + 1,
             events=before.events + figures["events"],
@@ -323,6 +319,9 @@ class Sequencer:
             unroutable=before.unroutable + figures["unroutable"],
             g=figures["g_last"],
         )
+
+    def _log_batch(self, batch: BatchProgress) -> None:
+        figures, durations_ms = batch.figures, batch.durations_ms
         if figures["unroutable_at"]:
             self._log.warning(
                 "events without a topic left out", count=figures["unroutable"], at=figures["unroutable_at"]
@@ -335,9 +334,10 @@ class Sequencer:
             unroutable=figures["unroutable"],
             g=f"{figures['g_first']}..{figures['g_last']}" if figures["g_last"] >= figures["g_first"] else "-",
             trigger_ms=durations_ms.get("triggerExecution"),
+            plan_ms=durations_ms.get("queryPlanning"),
             add_batch_ms=durations_ms.get("addBatch"),
             log_ms=durations_ms.get("walCommit", 0) + durations_ms.get("commitOffsets", 0),
-            rows_per_s=round(rows_per_s),
+            rows_per_s=round(batch.rows_per_s),
         )
 
     # --- end ----------------------------------------------------------------------------------------------------------
@@ -352,9 +352,10 @@ class Sequencer:
             time.sleep(0.005)
         query.stop()
         self._query = None
+        self._report()
 
     def _release(self) -> None:
-        for step in (self._stop_query, self._stop_listening, self._stop_spark, self._close_topics, self._unlock):
+        for step in (self._stop_query, self._stop_spark, self._close_topics, self._unlock):
             try:
                 step()
             except Exception as error:
@@ -362,10 +363,6 @@ class Sequencer:
                     self._log.warning("while stopping", step=step.__name__.strip("_"), error=str(error)[:200])
         with contextlib.suppress(OSError):  # the pipe for the log may be gone with spark-submit's Java
             self._log.info("sequencer stopped", batches=self.processed.batches, g=self.processed.g)
-
-    def _stop_listening(self) -> None:
-        if self._listener is not None and self._spark is not None:
-            self._spark.streams.removeListener(self._listener)
 
     def _stop_spark(self) -> None:
         if self._given_spark is None and self._spark is not None:
@@ -392,28 +389,3 @@ def _explained(error: Exception) -> Error:
     if isinstance(error, PySparkException | Py4JError):
         return error_from(str(error))
     return Error(f"the sequencer failed: {type(error).__name__}: {error}")
-
-
-class _Listener(StreamingQueryListener):
-    """Hands the figures of each finished batch to its sequencer."""
-
-    def __init__(self, owner: Sequencer) -> None:
-        self._owner = owner
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        """Nothing to do."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Figures of a batch that had rows."""
-        progress, query = event.progress, self._owner._query
-        if query is None or str(progress.runId) != str(query.runId):
-            return
-        row = progress.observedMetrics.get(OBSERVED)
-        if row is not None and row["batch"]:
-            self._owner.observe(row.asDict(), dict(progress.durationMs), progress.processedRowsPerSecond)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        """Nothing to do."""
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Nothing to do."""

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from totalorder.config import Settings
 from totalorder.jars import jar_paths
 from totalorder.java import find_java
+from totalorder.streaming.progress import KEPT
 
 STOP_TIMEOUT_MS = 30_000
 _JAVA_END_S = 30
@@ -30,6 +31,9 @@ _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
 _KAFKA_SOURCE = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+# Small batches are steady after half a minute instead of two, and no slower then: the full compiler and the parallel
+# collector would work against them on a machine of few cores.
+_SMALL_BATCHES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _LOG4J = f"-Dlog4j2.configurationFile={files('totalorder') / 'data' / 'spark-log4j2.properties'}"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -96,14 +100,14 @@ def _own_conf(settings: Settings) -> dict[str, str]:
         "spark.kafka.consumer.cache.capacity": "4096",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.sql.streaming.numRecentProgressUpdates": "4",
+        "spark.sql.streaming.numRecentProgressUpdates": str(KEPT),
         "spark.python.daemon.module": "totalorder.streaming.daemon",
     }
     if is_submitted():
         return conf
     conf |= {
         "spark.master": settings.master,
-        _JAVA_OPTIONS: _LOG4J,
+        _JAVA_OPTIONS: f"{_LOG4J} {_SMALL_BATCHES}",
     }
     jars = [str(path) for path in jar_paths("spark")]
     if not is_local(settings.master):
