@@ -1,5 +1,6 @@
 """The stateful group of one shard: frames in, `sequencer.step`, records for Kafka out."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,6 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     IntegerType,
-    LongType,
     StringType,
     StructField,
     StructType,
@@ -39,10 +39,8 @@ MAX_NAMED_UNROUTABLE = 20
 """Coordinates of one batch's unroutable events that are logged; all of them are counted."""
 Ints = npt.NDArray[np.int64]
 
-FIGURES = ("batch", "events", "controls", "unroutable", "g_first", "g_last")
-"""Columns beside the record: the batch's figures, in one row of shard 0, and 0 in all others. The sink ignores them."""
-NOTE = "unroutable_at"
-"""One more such column: where the batch's unroutable events are, as text."""
+FIGURES = "figures"
+"""Column beside the record: the figures of the batch as JSON in one row of shard 0, empty in all others."""
 
 _STATE = StructType([StructField("bytes", BinaryType())])
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -53,8 +51,7 @@ OUTPUT = StructType(
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
         StructField("headers", ArrayType(_HEADER)),
-        *(StructField(name, LongType()) for name in FIGURES),
-        StructField(NOTE, StringType()),
+        StructField(FIGURES, StringType()),
     ]
 )
 
@@ -113,10 +110,12 @@ class ShardProcessor(StatefulProcessor):
             self._cold.update((encode_cold(after.cold),))
         self._hot.update((encode_hot(after.hot),))
         records = to_records(effects, self._topics)
+        figures = ""
         if shard == 0:
-            counts = (effects.events, effects.controls, len(effects.unroutable))
-            return with_figures(records, [after.hot.batch, *counts, state.hot.g + 1, after.hot.g], lost)
-        return with_figures(records, [0] * len(FIGURES), "")
+            g = {"g_first": state.hot.g + 1, "g_last": after.hot.g}
+            figures = json.dumps({"batch": after.hot.batch, **g, **_counts(effects), "unroutable_at": lost})
+        records[FIGURES] = [figures] + [""] * (len(records) - 1)  # every shard has at least one record a batch
+        return records
 
     def _load(self, config: EngineConfig) -> State:
         state = _decode(self._hot, self._cold)
@@ -192,12 +191,8 @@ def to_records(effects: Effects, topics: DomainTopics) -> pd.DataFrame:
     return pd.DataFrame(records, columns=["topic", "partition", "key", "value", "headers"])
 
 
-def with_figures(records: pd.DataFrame, figures: list[int], note: str) -> pd.DataFrame:
-    """The records with the batch's figures in the first row; every shard has at least one record a batch."""
-    for name, value in zip(FIGURES, figures, strict=True):
-        records[name] = np.array([value] + [0] * (len(records) - 1), dtype=np.int64)
-    records[NOTE] = [note] + [""] * (len(records) - 1)
-    return records
+def _counts(effects: Effects) -> dict[str, int]:
+    return {"events": effects.events, "controls": effects.controls, "unroutable": len(effects.unroutable)}
 
 
 def _coordinates(effects: Effects) -> str:

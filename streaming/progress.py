@@ -4,12 +4,15 @@ Read from the query and not by a StreamingQueryListener: pyspark looks class nam
 listener, which took more of Java's time than all batches together.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
+
+from totalorder.streaming.processor import FIGURES
 
 OBSERVED = "figures"
 """Name of the observation in the query's plan."""
@@ -19,7 +22,7 @@ KEPT = 64
 
 @dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """One finished batch that had rows: `processor.FIGURES` and its note, and Spark's durations."""
+    """One finished batch that had rows: the figures under `processor.FIGURES`, and Spark's durations."""
 
     figures: dict[str, Any]
     durations_ms: dict[str, int]
@@ -47,8 +50,8 @@ class ProgressReader:
 
 def _figures(progress: StreamingQueryProgress) -> Iterator[BatchProgress]:
     row = progress.observedMetrics.get(OBSERVED)
-    figures = row.asDict() if row is not None else {}
-    if figures.get("batch"):
+    text = row.asDict().get(FIGURES) if row is not None else None
+    if text:
         yield BatchProgress(
-            figures=figures, durations_ms=dict(progress.durationMs), rows_per_s=progress.processedRowsPerSecond
+            figures=json.loads(text), durations_ms=dict(progress.durationMs), rows_per_s=progress.processedRowsPerSecond
         )

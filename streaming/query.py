@@ -13,7 +13,7 @@ from totalorder.config import Settings
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import session, source
 from totalorder.streaming.preflight import OWN_MAX_BYTES
-from totalorder.streaming.processor import FIGURES, NOTE, OUTPUT, ShardPlan, ShardProcessor
+from totalorder.streaming.processor import FIGURES, OUTPUT, ShardPlan, ShardProcessor
 from totalorder.streaming.progress import OBSERVED
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.shards import shard_keys
@@ -35,7 +35,7 @@ def start_query(
     records = source.read(spark, source.reader_options(settings, read, starts))
     stamped_records = sequence(records, settings, record, least_batch)
     return (
-        stamped_records.observe(OBSERVED, *(F.max(name).alias(name) for name in (*FIGURES, NOTE)))
+        stamped_records.observe(OBSERVED, F.max(FIGURES).alias(FIGURES))
         .select("topic", "partition", "key", "value", "headers")
         .writeStream.format("kafka")
         .options(**sink_options(settings))
@@ -57,6 +57,8 @@ def sequence(records: DataFrame, settings: Settings, record: DomainRecord, least
         fail_unroutable=settings.unroutable == "fail",
     )
     rows = source.to_shards(source.project(records, settings), keys)
+    if settings.shards == 1:
+        rows = rows.coalesce(1)
     return rows.groupBy(source.SHARD_KEY).transformWithStateInPandas(ShardProcessor(plan), OUTPUT, "update", "none")
 
 

@@ -134,6 +134,8 @@ def query_conf(settings: Settings) -> dict[str, str]:
         # The batch's time stands as a constant in generated code, so that each batch would compile its own.
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        # Each batch's plan is described for the UI, at the length that this says.
+        "spark.sql.ui.explainMode": "simple",
     }
     if uses_bare_files(settings):
         conf["spark.sql.streaming.checkpointFileManagerClass"] = f"{_CHECKPOINTS}.FileSystemBasedCheckpointFileManager"

@@ -28,7 +28,7 @@ def reader_options(
     options = {f"kafka.{key}": value for key, value in settings.kafka.items()}
     # Why not the defaults: a long poll at a log's end delays the offset lookups behind it on the same connection, and
     # 500 records a poll are few for a backlog.
-    options.setdefault("kafka.fetch.max.wait.ms", "5")
+    options.setdefault("kafka.fetch.max.wait.ms", "1")
     options.setdefault("kafka.max.poll.records", "20000")
     options |= {
         "kafka.bootstrap.servers": settings.bootstrap_servers,

@@ -18,6 +18,10 @@ _RETRY_S = 0.2
 _PROBE_AFTER_S = 5.0
 """An absent broker looks like an idle one: after this long without a record the broker is asked something."""
 _PROBE_TIMEOUT_S = 2.0
+_GATHER_S = 0.02
+_FEW_RECORDS = 200
+"""After a fetch of few records the next waits a little for more: one for each event of a slow stream would keep client
+and broker busy, and most events wait for their stamps anyway."""
 _CONNECTION_ERRORS = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError)
 
 
@@ -61,6 +65,7 @@ class KafkaPythonTransport:
         self._next: dict[TopicPartition, int] = {}
         """Behind the last record that was returned."""
         self._changed = False
+        self._fetch_at = 0.0
         self._asked = time.monotonic()
         """When a record or an answer came last, or the broker was asked in vain."""
         self._silent_since: float | None = None
@@ -123,7 +128,10 @@ class KafkaPythonTransport:
     def poll(self, timeout_s: float) -> Sequence[Record]:
         """See Transport."""
         self._tell()
+        self._gather(timeout_s)
         found = self._poll(timeout_s)
+        few = 0 < sum(map(len, found.values())) < _FEW_RECORDS
+        self._fetch_at = time.monotonic() + _GATHER_S if few else 0.0
         if found:
             self._asked, self._silent_since = time.monotonic(), None
         elif time.monotonic() - self._asked > _PROBE_AFTER_S:
@@ -143,6 +151,11 @@ class KafkaPythonTransport:
             for records in found.values()
             for record in records
         ]
+
+    def _gather(self, timeout_s: float) -> None:
+        wait_s = min(self._fetch_at - time.monotonic(), timeout_s)
+        if wait_s > 0:
+            time.sleep(wait_s)
 
     def _poll(self, timeout_s: float) -> Mapping[TopicPartition, Sequence[Any]]:
         with kafka_clients.kafka_errors(self._servers):
