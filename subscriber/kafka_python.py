@@ -18,7 +18,7 @@ _RETRY_S = 0.2
 _PROBE_AFTER_S = 5.0
 """An absent broker looks like an idle one: after this long without a record the broker is asked something."""
 _PROBE_TIMEOUT_S = 2.0
-_GATHER_S = 0.02
+_GATHER_S = 0.01
 _FEW_RECORDS = 200
 """After a fetch of few records the next waits a little for more: one for each event of a slow stream would keep client
 and broker busy, and most events wait for their stamps anyway."""
