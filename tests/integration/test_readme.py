@@ -44,7 +44,7 @@ def test_the_consumer_and_the_commands_do_what_is_said(broker: LocalBroker, tmp_
     env = {**os.environ, "TOTALORDER_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
     (block,) = python_blocks()
     assert len(block.strip().splitlines()) <= 10
-    assert command("broker")[2:] == ["--port", DEFAULT_SERVERS.partition(":")[2]]
+    assert command("broker")[2:4] == ["--port", DEFAULT_SERVERS.partition(":")[2]]
     subprocess.run(command("topics"), env=env, check=True, timeout=START_BOUND_S)
     flags = flags_of(command("sequence")) | {"bootstrap_servers": broker.bootstrap_servers}
     flags["checkpoint_dir"] = str(tmp_path / flags["checkpoint_dir"])
