@@ -5,7 +5,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kafka import TopicPartition
-from kafka.errors import KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError, OffsetOutOfRangeError
+from kafka.errors import (
+    CorruptRecordError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    NodeNotReadyError,
+    OffsetOutOfRangeError,
+)
 
 from totalorder import kafka_clients
 from totalorder.errors import BrokerUnavailable, EventsLost
@@ -22,6 +28,7 @@ _GATHER_S = 0.01
 _FEW_RECORDS = 200
 """After a fetch of few records the next waits a little for more: one for each event of a slow stream would keep client
 and broker busy, and most events wait for their stamps anyway."""
+_PLACES_SHOWN = 5
 _CONNECTION_ERRORS = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError)
 
 
@@ -165,6 +172,8 @@ class KafkaPythonTransport:
                 )
             except OffsetOutOfRangeError as error:
                 raise self._out_of_range(error) from error
+            except CorruptRecordError as error:
+                raise self._unreadable(error) from error
             except _CONNECTION_ERRORS:
                 return {}  # `_probe` measures how long
         return found
@@ -211,6 +220,15 @@ class KafkaPythonTransport:
         return EventsLost(
             f"{places or 'a partition'} is not in Kafka: retention removed it, or the topic was recreated",
             remedy='Raise the retention of the topic; go on without what is lost by start="new" (--new)',
+        )
+
+    def _unreadable(self, error: CorruptRecordError) -> EventsLost:
+        shown = [f"{at.topic}[{at.partition}]@{offset}" for at, offset in sorted(self._next.items())[:_PLACES_SHOWN]]
+        more = f" or of {len(self._next) - len(shown)} more partitions" if len(self._next) > len(shown) else ""
+        return EventsLost(
+            f"a record at or behind {', '.join(shown)}{more} cannot be read: {error}",
+            remedy="Header names must be UTF-8 and records whole. Mend their producer; go on without what is lost by "
+            'start="new" (--new)',
         )
 
     def _bearing(self, ask: Callable[[], T]) -> T:

@@ -149,6 +149,27 @@ def test_lost_events_stop_the_subscriber_by_name(
             assert take(subscriber, 1)[0].value == b"4"
 
 
+class NotUtf8(str):
+    """A header's name that other clients can send."""
+
+    def encode(self, *_: object) -> bytes:
+        return b"\xff\xfe"
+
+
+def test_a_record_that_cannot_be_read_is_named(
+    broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic
+) -> None:
+    topic = new_topic("a")
+    publish(producer, topic, "whole")
+    transport = KafkaPythonTransport(broker.bootstrap_servers)
+    transport.read(Partition(topic, 0), 0)
+    assert [record.value for record in transport.poll(10)] == [b"whole"]
+    producer.send(topic, value=b"broken", headers=[(NotUtf8("name"), b"")]).get(10)
+    with pytest.raises(EventsLost, match=rf"{topic}\[0\]@1 cannot be read.*Header names must be UTF-8"):
+        transport.poll(10)
+    transport.close()
+
+
 def test_a_paused_partition_goes_on_where_it_was(
     broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic
 ) -> None:
