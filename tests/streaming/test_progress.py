@@ -1,0 +1,60 @@
+"""Reading a query's progress: each batch once, in order, with its figures."""
+
+import json
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+from pyspark.sql import Row
+from pyspark.sql.streaming.query import StreamingQuery
+
+from totalorder.streaming.progress import KEPT, OBSERVED, ProgressReader
+
+
+def finished(batch_id: int, figures: str | None) -> SimpleNamespace:
+    observed = {OBSERVED: Row(figures=figures)}
+    durations = {"triggerExecution": batch_id}
+    return SimpleNamespace(batchId=batch_id, observedMetrics=observed, durationMs=durations, processedRowsPerSecond=1.0)
+
+
+@dataclass
+class Query:
+    """What Spark keeps of a query: its last batches."""
+
+    recentProgress: list[Any] = field(default_factory=list)  # noqa: N815
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802
+        return self.recentProgress[-1] if self.recentProgress else None
+
+    def finish(self, *batch_ids: int) -> None:
+        self.recentProgress += [finished(batch_id, json.dumps({"batch": batch_id})) for batch_id in batch_ids]
+        del self.recentProgress[:-KEPT]
+
+
+def read(reader: ProgressReader) -> list[int]:
+    return [batch.figures["batch"] for batch in reader.read()]
+
+
+def test_each_batch_comes_once_and_in_order() -> None:
+    query = Query()
+    reader = ProgressReader(cast(StreamingQuery, query))
+    assert read(reader) == []
+    query.finish(7)
+    assert read(reader) == [7]
+    assert read(reader) == []
+    query.finish(8)
+    assert read(reader) == [8]
+    query.finish(9, 10, 11)
+    assert read(reader) == [9, 10, 11]
+    query.finish(*range(12, 12 + 2 * KEPT))
+    assert read(reader) == list(range(12 + KEPT, 12 + 2 * KEPT))
+
+
+def test_a_batch_without_rows_has_no_figures() -> None:
+    query = Query([finished(1, None), finished(2, ""), SimpleNamespace(batchId=3, observedMetrics={})])
+    reader = ProgressReader(cast(StreamingQuery, query))
+    assert read(reader) == []
+    query.finish(4)
+    (batch,) = reader.read()
+    assert (batch.figures, batch.durations_ms) == ({"batch": 4}, {"triggerExecution": 4})
