@@ -1,7 +1,10 @@
 """`totalorder inspect`: decodes a domain's stamps, or its grants, so that a person can read them."""
 
 import json
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,9 +39,17 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    partition: Annotated[int, typer.Option("--partition", "-p", min=0, help="The stamps partition.")] = 0,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this stamps partition. Not given: all of them.")
+    ] = None,
     from_offset: Annotated[
-        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="Where to begin; not given: at the oldest.")
+        int | None,
+        typer.Option(
+            "--from",
+            min=0,
+            metavar="OFFSET",
+            help="Begin here, with --partition or --grants. Not given: at the oldest.",
+        ),
     ] = None,
     most: Annotated[int, typer.Option("--max", "-n", min=1, help="Show at most this many batches or answers.")] = 20,
     grants: Annotated[bool, typer.Option("--grants", help="Show the answers on grants instead of stamps.")] = False,
@@ -47,44 +58,66 @@ def run(
     kafka: Kafka = None,
     as_json: Json = False,
 ) -> None:
-    """Reads from `--from` to the present end and changes nothing."""
+    """Reads from `--from`, or from the oldest, to the present end and changes nothing."""
+    if from_offset is not None and partition is None and not grants:
+        raise SettingsError(
+            "--from is an offset of one partition, and stamps have several",
+            remedy="Give --partition with it, or --grants",
+        )
     settings = kafka_settings(kafka)
 
     from rich.console import Console
 
     from totalorder.sequencer.names import DomainTopics
     from totalorder.subscriber.kafka_python import KafkaPythonTransport
-    from totalorder.subscriber.transport import Partition
 
     names = DomainTopics(domain=domain)
-    at = Partition(names.grants, 0) if grants else Partition(names.stamps, partition)
     transport = KafkaPythonTransport(bootstrap_servers, settings)
     try:
-        records = _records(transport, at, from_offset)
         console = Console(soft_wrap=True, highlight=False)
         if grants:
-            _show_answers(console, records, most, as_json=as_json)
+            (at,) = _partitions(transport, names.grants, 0)
+            _show_answers(console, _records(transport, at, from_offset), most, as_json=as_json)
         else:
-            _show_batches(console, records, most, domain=domain, partition=partition, as_json=as_json)
+            read = [
+                _batches(_records(transport, at, from_offset), domain, at.number)
+                for at in _partitions(transport, names.stamps, partition)
+            ]
+            _show_batches(console, read, most, as_json=as_json)
     finally:
         transport.close()
 
 
-def _records(transport: "Transport", at: "Partition", from_offset: int | None) -> Iterator["Record"]:
-    """Every record from the offset to the present end."""
-    count = transport.partitions(at.topic)
+def _partitions(transport: "Transport", topic: str, chosen: int | None) -> list["Partition"]:
+    from totalorder.subscriber.transport import Partition
+
+    count = transport.partitions(topic)
     if not count:
-        raise Error(f"There is no topic {at.topic}", remedy="Check --domain; `totalorder sequence` makes its topics.")
-    if at.number >= count:
-        raise SettingsError(f"{at.topic} has no partition {at.number}", remedy=f"Give one of 0 to {count - 1}.")
+        raise Error(f"There is no topic {topic}", remedy="Check --domain; `totalorder sequence` makes its topics.")
+    if chosen is None:
+        return [Partition(topic, number) for number in range(count)]
+    if chosen >= count:
+        raise SettingsError(f"{topic} has no partition {chosen}", remedy=f"Give one of 0 to {count - 1}.")
+    return [Partition(topic, chosen)]
+
+
+def _records(transport: "Transport", at: "Partition", from_offset: int | None) -> Iterator["Record"]:
+    """Every record from the offset to the present end.
+
+    The partition is read only while one poll lasts: several of these take turns on one transport.
+    """
     first, end = transport.beginning_offsets([at])[at], transport.end_offsets([at])[at]
-    start = first if from_offset is None else from_offset
-    if not first <= start <= end:
-        raise SettingsError(f"{at.topic}[{at.number}] has no offset {start}", remedy=f"Give one of {first} to {end}.")
-    transport.read(at, start)
+    position = first if from_offset is None else from_offset
+    if not first <= position <= end:
+        raise SettingsError(
+            f"{at.topic}[{at.number}] has no offset {position}", remedy=f"Give one of {first} to {end}."
+        )
     silent = 0
-    while transport.position(at) < end:
+    while position < end:
+        transport.read(at, position)
         found = [record for record in transport.poll(_POLL_S) if record.offset < end]
+        position = transport.position(at)
+        transport.stop(at)
         silent = 0 if found else silent + 1
         if silent > _SILENT_POLLS:
             raise Error(f"{at.topic}[{at.number}] gave no record before its end, {end}", remedy="Is the broker well?")
@@ -94,31 +127,40 @@ def _records(transport: "Transport", at: "Partition", from_offset: int | None) -
 # --- stamps -----------------------------------------------------------------------------------------------------------
 
 
-def _show_batches(
-    console: "Console", records: Iterator["Record"], most: int, *, domain: str, partition: int, as_json: bool
-) -> None:
+def _batches(records: Iterator["Record"], domain: str, partition: int) -> Iterator[tuple["StampedBatch", "Record"]]:
+    """Each complete batch of a stamps partition, with the last of its records."""
     from totalorder.sequencer.codec import StampsAssembler
 
     assembler = StampsAssembler(domain=domain, partition=partition)
-    shown = 0
     for record in records:
-        headers = {name: value for name, value in record.headers if value is not None}
-        batch = assembler.add(record.value, headers)
-        if batch is None:
-            continue
-        if as_json:
-            print(json.dumps(_batch_json(batch, record), ensure_ascii=False))
-        else:
-            _show_batch(console, batch, record)
-        shown += 1
-        if shown == most:
-            return
-    if not shown and not as_json:
-        console.print(f"{domain}.stamps[{partition}] holds no complete batch there.")
+        batch = assembler.add(record.value, {name: value for name, value in record.headers if value is not None})
+        if batch is not None:
+            yield batch, record
+
+
+def _show_batches(
+    console: "Console", read: Sequence[Iterator[tuple["StampedBatch", "Record"]]], most: int, *, as_json: bool
+) -> None:
+    """Of each batch what every partition has of it; a batch that was written again stands there again."""
+    # Each partition is in this order by itself, and may begin later than another, by retention.
+    merged = merge(*read, key=lambda found: (found[0].batch, found[0].incarnation, found[0].partition))
+    shown = None
+    for _, found in islice(groupby(merged, key=lambda found: found[0].batch), most):
+        for batch, record in found:
+            if as_json:
+                print(json.dumps(_batch_json(batch, record), ensure_ascii=False))
+            else:
+                if shown != (batch.batch, batch.incarnation):
+                    _show_heading(console, batch)
+                _show_partition(console, batch, record)
+            shown = batch.batch, batch.incarnation
+    if shown is None and not as_json:
+        console.print("There is no complete batch there.")
 
 
 def _batch_json(batch: "StampedBatch", record: "Record") -> dict[str, object]:
     return {
+        "partition": batch.partition,
         "offset": record.offset,
         "batch": batch.batch,
         "incarnation": batch.incarnation,
@@ -167,26 +209,38 @@ def _stamps(batch: "StampedBatch") -> list[_Stamp]:
     )
 
 
-def _show_batch(console: "Console", batch: "StampedBatch", record: "Record") -> None:
+def _show_heading(console: "Console", batch: "StampedBatch") -> None:
+    """What is true of the batch in every partition."""
     from datetime import UTC, datetime
 
     from rich.markup import escape
-    from rich.table import Table
 
     when = datetime.fromtimestamp(batch.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    frontier = "  ".join(f"{topic}[{number}]<{end}" for (topic, number), end in sorted(batch.next_offsets.items()))
-    place = escape(f"{record.topic}[{record.partition}]@{record.offset}")
-    digests = f"{batch.previous_digest[:_DIGEST_CHARS]} → {batch.digest[:_DIGEST_CHARS]}"
-    console.print(
-        f"[bold]batch {batch.batch}[/] at {place}  {when}  complete through g {batch.g}, "
-        f"answers through g {batch.control_g}  digest {digests}"
+    console.print(f"[bold]batch {batch.batch}[/]  {when}  incarnation {batch.incarnation}")
+    console.print(f"  complete through g {batch.g}, answers through g {batch.control_g}")
+    frontier = " ".join(f"{topic}[{number}]<{end}" for (topic, number), end in sorted(batch.next_offsets.items()))
+    lines = textwrap.wrap(
+        f"event partitions through: {frontier or '(none)'}",
+        console.width,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
-    console.print(f"  event partitions through: {escape(frontier) or '(none)'}")
+    console.print(escape("\n".join(lines)))
+
+
+def _show_partition(console: "Console", batch: "StampedBatch", record: "Record") -> None:
+    from rich.markup import escape
+    from rich.table import Table
+
+    place = escape(f"stamps[{record.partition}]@{record.offset}")
+    digests = f"digest {batch.previous_digest[:_DIGEST_CHARS]} → {batch.digest[:_DIGEST_CHARS]}"
+    console.print(f"  {place}  {digests}{'' if len(batch.rows) else '  no event'}")
     if not len(batch.rows):
-        console.print("  no event of this partition's topics")
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2))
-    table.add_column("  g", justify="right")
+    table.add_column("    g", justify="right")
     for heading in ("topic#n", "event", "entries"):
         table.add_column(heading, overflow="fold")
     for g, topic, n, source, offset, _, keyframe, entries in _stamps(batch):
@@ -194,7 +248,7 @@ def _show_batch(console: "Console", batch: "StampedBatch", record: "Record") -> 
         shown = ", ".join(f"{name} {count}" for name, count in sorted(entries.items())[:_ENTRIES_SHOWN])
         more = f", … {len(entries) - _ENTRIES_SHOWN} more" if len(entries) > _ENTRIES_SHOWN else ""
         event = f"{source[0]}[{source[1]}]@{offset}"
-        table.add_row(f"  {g}", escape(f"{topic}#{n}"), escape(event), escape(f"{mark}{shown}{more}"))
+        table.add_row(f"    {g}", escape(f"{topic}#{n}"), escape(event), escape(f"{mark}{shown}{more}"))
     console.print(table)
 
 

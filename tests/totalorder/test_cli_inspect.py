@@ -1,0 +1,106 @@
+"""`totalorder inspect` on a Kafka in memory: all stamps partitions as one list, by batch."""
+
+import json
+import random
+from collections.abc import Callable
+
+import pytest
+from sim_kafka import SimKafka, SimTransport
+
+from totalorder.cli.app import main
+from totalorder.sequencer.batch import Batch, Row
+from totalorder.sequencer.codec import encode_stamps
+from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.subscriber.transport import Partition
+
+DOMAIN, STAMPS, PARTITIONS, BATCHES = "shop", "shop.stamps", 4, 5
+TOPICS = [f"topic-with-a-longer-name-{number}" for number in range(6)]
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def kafka() -> SimKafka:
+    """Each batch has one event of each topic, and a record in each stamps partition."""
+    kafka = SimKafka()
+    kafka.create(STAMPS, PARTITIONS)
+    state = initial_state(EngineConfig(domain=DOMAIN, identity="test", stamps_partitions=PARTITIONS))
+    for batch in range(BATCHES):
+        rows = [Row(topic, 0, batch, topic=topic) for topic in TOPICS]
+        state, effects = step(state, Batch.of(1_700_000_000_000 + batch, rows), {})
+        for stamped in effects.stamps:
+            for part in encode_stamps(stamped):
+                headers = [(name, value) for name, value in part.headers]
+                kafka.append(Partition(STAMPS, stamped.partition), value=part.value, headers=headers)
+    return kafka
+
+
+@pytest.fixture
+def run(kafka: SimKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs `totalorder inspect`; its exit code, output and errors."""
+
+    def call(*words: str) -> tuple[int, str, str]:
+        transport = SimTransport(kafka, random.Random(7), lambda _: None, most=2)
+        monkeypatch.setattr("totalorder.subscriber.kafka_python.KafkaPythonTransport", lambda *_: transport)
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit) as done:
+            main(["inspect", "--domain", DOMAIN, *words])
+        assert transport.closed
+        return int(done.value.code or 0), *capsys.readouterr()
+
+    return call
+
+
+def lines_of(run: Run, *words: str) -> list[tuple[int, int]]:
+    """(batch, partition) of each line."""
+    code, out, _ = run("--json", *words)
+    assert code == 0
+    return [(line["batch"], line["partition"]) for line in map(json.loads, out.splitlines())]
+
+
+def every(batches: range, partitions: range = range(PARTITIONS)) -> list[tuple[int, int]]:
+    return [(batch, partition) for batch in batches for partition in partitions]
+
+
+def test_all_partitions_by_batch(run: Run) -> None:
+    assert lines_of(run) == every(range(1, BATCHES + 1))
+    topics = {stamp["topic"] for line in run("--json")[1].splitlines() for stamp in json.loads(line)["stamps"]}
+    assert topics == set(TOPICS)
+
+
+def test_one_partition_from_an_offset(run: Run) -> None:
+    assert lines_of(run, "--partition", "2") == every(range(1, BATCHES + 1), range(2, 3))
+    assert lines_of(run, "--partition", "2", "--from", "3") == every(range(4, BATCHES + 1), range(2, 3))
+
+
+def test_max_counts_batches(run: Run) -> None:
+    assert lines_of(run, "--max", "2") == every(range(1, 3))
+
+
+def test_what_retention_left_of_one_partition_does_not_hold_back_the_others(run: Run, kafka: SimKafka) -> None:
+    kafka.trim(Partition(STAMPS, 1), 3)
+    assert lines_of(run) == [place for place in every(range(1, BATCHES + 1)) if place[1] != 1 or place[0] > 3]
+    kafka.trim(Partition(STAMPS, 1), BATCHES)
+    assert lines_of(run) == [place for place in every(range(1, BATCHES + 1)) if place[1] != 1]
+
+
+def test_an_offset_needs_its_partition(kafka: SimKafka, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["inspect", "--domain", DOMAIN, "--from", "3"])
+    assert done.value.code == 2
+    assert "--from is an offset of one partition" in capsys.readouterr().err
+
+
+def test_a_person_sees_each_batch_once_within_80_columns(run: Run) -> None:
+    code, out, _ = run()
+    assert code == 0
+    headings = [line.split()[1] for line in out.splitlines() if line.startswith("batch ")]
+    assert headings == [str(batch) for batch in range(1, BATCHES + 1)]
+    assert max(map(len, out.splitlines())) <= 80
+    assert "event partitions through: topic-with-a-longer-name-0[0]<1" in out
+    assert out.count("complete through g ") == BATCHES
+
+
+def test_nothing_there_is_said(run: Run, kafka: SimKafka) -> None:
+    for number in range(PARTITIONS):
+        kafka.trim(Partition(STAMPS, number), BATCHES)
+    assert run() == (0, "There is no complete batch there.\n", "")
