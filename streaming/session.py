@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -34,7 +35,9 @@ _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Small batches are steady after half a minute instead of two, and no slower then: the full compiler and the parallel
 # collector would work against them on a machine of few cores.
 _SMALL_BATCHES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_LOG4J = f"-Dlog4j2.configurationFile={files('totalorder') / 'data' / 'spark-log4j2.properties'}"
+_LOG4J_FILE = Path(str(files("totalorder") / "data" / "spark-log4j2.properties"))
+_LOG4J = f"-Dlog4j2.configurationFile={_LOG4J_FILE}"
+_LOG4J_OF_SPARK = "org/apache/spark/log4j2-defaults.properties"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -52,7 +55,9 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
         conf.set(key, value)
     if submitted:
         _add_jars(conf)
-        return SparkSession.builder.config(conf=conf).getOrCreate()
+        spark = SparkSession.builder.config(conf=conf).getOrCreate()
+        _quieten(spark)
+        return spark
     os.environ["JAVA_HOME"] = str(find_java().path)
     fds: tuple[int, ...] = ()
     if inherited_fd is not None:
@@ -75,6 +80,17 @@ def _add_jars(conf: SparkConf) -> None:
         for path in paths:
             loader.addURL(jvm.java.io.File(str(path)).toURI().toURL())
         conf.set("spark.jars", ",".join(str(path) for path in paths))
+
+
+def _quieten(spark: SparkSession) -> None:
+    """Gives spark-submit's Java the log settings of `totalorder sequence` in the place of Spark's own, which tell of
+    every task. Not before the session is there: its start sets them once more.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    log4j = jvm.org.apache.logging.log4j
+    location = str(log4j.LogManager.getContext(False).getConfigLocation())
+    if location.endswith(_LOG4J_OF_SPARK) and not spark.sparkContext.getConf().contains("spark.log.level"):
+        log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(_LOG4J_FILE.as_uri()))
 
 
 def _relay(lines: Iterable[str]) -> None:

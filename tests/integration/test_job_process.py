@@ -1,5 +1,7 @@
 """`totalorder sequence` as a process: killed between sink and commit, restarted, and stopped by a signal."""
 
+import signal
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +11,12 @@ from kafka import KafkaProducer
 from spark_job import DomainLog, by_engine, read_log
 from spark_process import SequencerProcess, uncommit
 from spark_shared import QUICK_JAVA, settings_for
+from waiting import is_alive, wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import StateError
+from totalorder.java import find_java
 from totalorder.streaming.checkpoint import CheckpointLock, read_checkpoint
 from totalorder.streaming.store import LocalStore
 
@@ -82,6 +86,47 @@ def test_killed_between_sink_and_commit_then_stopped_in_good_order(
     assert {place for place, times in written.items() if times > 1} == {(last, 0), (last, 1)}
     _, expected = by_engine(settings, facts.record, log)
     assert {one.digest for one in log.stamped} == {one.digest for one in expected}
+
+
+class SubmittedProcess(SequencerProcess):
+    """The job under spark-submit, which runs Java, which runs Python."""
+
+    command = (
+        str(Path(sys.executable).with_name("spark-submit")),
+        *("--master", "local[2]", "--conf", "spark.driver.host=127.0.0.1"),
+        *("--driver-java-options", *QUICK_JAVA.values()),
+        str(Path(__file__).parents[2] / "streaming" / "job.py"),
+    )
+
+    def terminate_java(self) -> int:
+        """Signals Java alone, as who stops a submitted job does; its exit code."""
+        self._process.terminate()
+        return self.wait()
+
+
+def test_under_spark_submit_it_is_as_quiet_and_ends_with_its_java(
+    broker: LocalBroker,
+    new_topic: NewTopic,
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(find_java().path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    topic = new_topic("a", partitions=2)
+    flags = {"domain": unique_name("submit"), "bootstrap_servers": broker.bootstrap_servers, "topics": topic}
+    with (
+        SubmittedProcess(**flags, checkpoint_dir=tmp_path / "state") as process,
+        kafka_clients.producer(broker.bootstrap_servers) as producer,
+    ):
+        process.until_ready()
+        publish(producer, [topic], 20)
+        process.until("events stamped", lambda: stamped(process) == 20)
+        children = process.java()
+        assert process.terminate_java() == 128 + signal.SIGTERM
+        wait_until(lambda: not any(is_alive(pid) for pid in children), "Python has ended with its Java")
+    ready = next(number for number, line in enumerate(process.lines) if "sequencer ready" in line)
+    assert not [line for line in process.lines[ready:] if " INFO " in line]
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,16 @@ START_BOUND_S = 200.0
 
 
 class SequencerProcess:
-    """Started on entry; killed on exit, if it still runs."""
+    """Started when made; killed on exit, if it still runs."""
+
+    command: tuple[str, ...] = (str(Path(sys.executable).with_name("totalorder")), "sequence")
 
     def __init__(self, **settings: object) -> None:
         flags = [text for key, value in settings.items() for text in (f"--{key.replace('_', '-')}", str(value))]
-        program = str(Path(sys.executable).with_name("totalorder"))
         self._process = subprocess.Popen(
-            [program, "sequence", "--log-format", "json", *flags],
-            stderr=subprocess.PIPE,
+            [*self.command, "--log-format", "json", *flags],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
         )
@@ -37,8 +39,8 @@ class SequencerProcess:
         self.kill()
 
     def _read(self) -> None:
-        assert self._process.stderr is not None
-        self.lines.extend(self._process.stderr)
+        assert self._process.stdout is not None
+        self.lines.extend(self._process.stdout)
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Log lines of one event."""
@@ -60,7 +62,7 @@ class SequencerProcess:
         return self._process.poll() is None
 
     def java(self) -> list[int]:
-        """Processes that Python started."""
+        """Processes that it started: Java; under spark-submit, which is one, Python."""
         listed = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], stdout=subprocess.PIPE, text=True
         )
