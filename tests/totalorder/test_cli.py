@@ -53,6 +53,7 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "pip install 'totalorder[spark]'" in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("starting Spark for domain totalorder"), "said before Spark is even loaded"
 
 
 def test_absent_broker_is_a_message_and_exit_code_1() -> None:

@@ -2,13 +2,14 @@
 
 import json
 import signal
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
 import typer
 
-from totalorder.cli.options import Json
+from totalorder.cli.options import Json, said_if_long
 from totalorder.errors import BrokerUnavailable
 
 _USUAL_PORT = 9092
@@ -41,7 +42,9 @@ def run(
         port = _USUAL_PORT
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        with LocalBroker(port=port or None, data_dir=data_dir) as broker:
+        with closing(LocalBroker(port=port or None, data_dir=data_dir)) as broker:
+            with nullcontext() if as_json else said_if_long("starting Kafka…"):
+                broker.start()
             _announce(broker.bootstrap_servers, broker.data_dir, broker.log_path, as_json=as_json)
             broker.wait()
             raise BrokerUnavailable(f"The broker has ended by itself; the end of its log:\n{broker.log_tail()}")

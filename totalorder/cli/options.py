@@ -1,8 +1,12 @@
-"""Options that several commands share, and how their values are read.
+"""What several commands share: options, how their values are read, and a word on a long wait.
 
-Use them as annotations: `def run(servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS, kafka: Kafka = None)`.
+Use options as annotations: `def run(servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS, kafka: Kafka = None)`.
 """
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
 from typing import Annotated
 
 import typer
@@ -11,6 +15,7 @@ from totalorder.errors import SettingsError
 
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_DOMAIN = "totalorder"
+_LONG_S = 3.0
 
 BootstrapServers = Annotated[
     str,
@@ -50,3 +55,15 @@ def kafka_settings(pairs: list[str] | None) -> dict[str, str]:
             )
         settings[key] = value.strip()
     return settings
+
+
+@contextmanager
+def said_if_long(text: str) -> Iterator[None]:
+    """Says `text` on stderr, once, when the block has lasted three seconds: else it would look as if it hung."""
+    timer = Timer(_LONG_S, print, [text], {"file": sys.stderr, "flush": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

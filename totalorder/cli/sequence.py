@@ -1,5 +1,6 @@
 """`totalorder sequence`: the sequencer job in the foreground."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -78,6 +79,8 @@ def run(
     from totalorder.config import load_settings
 
     settings = load_settings(config, given)
+    if settings.log_format == "console":  # Spark says nothing for all the seconds that it takes
+        print(f"starting Spark for domain {settings.domain} on {settings.bootstrap_servers} …", file=sys.stderr)
     from totalorder.streaming.service import run_until_signal
 
     run_until_signal(settings)

@@ -3,7 +3,9 @@
 import base64
 import json
 import signal
+import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +18,7 @@ from totalorder.cli.options import (
     Json,
     Kafka,
     kafka_settings,
+    said_if_long,
 )
 
 if TYPE_CHECKING:
@@ -58,20 +61,38 @@ def run(
 
     from totalorder.subscriber import Subscriber
 
-    with Subscriber(
-        topics,
-        id=id,
-        domain=domain,
-        bootstrap_servers=bootstrap_servers,
-        start="new" if new else "saved",
-        lease_s=lease_s,
-        start_timeout_s=start_timeout_s,
-        kafka=settings,
-    ) as subscriber:
+    _warn_of_missing(topics, bootstrap_servers, settings)
+    with said_if_long(f"waiting for the sequencer of domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
+        subscriber = Subscriber(
+            topics,
+            id=id,
+            domain=domain,
+            bootstrap_servers=bootstrap_servers,
+            start="new" if new else "saved",
+            lease_s=lease_s,
+            start_timeout_s=start_timeout_s,
+            kafka=settings,
+        )
+    with subscriber:
         signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
         _print_all(subscriber, most, timeout_s, as_json=as_json)
         if end:
             subscriber.unsubscribe(drain=False)
+
+
+def _warn_of_missing(topics: Sequence[str], bootstrap_servers: str, settings: Mapping[str, str]) -> None:
+    """A mistyped topic would otherwise look like one in which nothing happens."""
+    from totalorder import kafka_clients
+
+    with kafka_clients.kafka_errors(bootstrap_servers), kafka_clients.admin(bootstrap_servers, settings) as admin:
+        present = set(admin.list_topics())
+    for topic in dict.fromkeys(topics):
+        if topic not in present:
+            print(
+                f'no Kafka topic "{topic}" on this broker: nothing comes from it unless the domain names its topics '
+                "by key or header",
+                file=sys.stderr,
+            )
 
 
 def _print_all(subscriber: "Subscriber", most: int | None, timeout_s: float | None, *, as_json: bool) -> None:

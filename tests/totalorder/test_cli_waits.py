@@ -1,0 +1,119 @@
+"""Commands that wait say for what, on stderr only, and warn of what would be waited for in vain."""
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from waiting import wait_until
+
+from totalorder.cli import options
+from totalorder.cli.app import main
+
+Run = Callable[..., tuple[str, str]]
+WAITS = "waiting for the sequencer of domain shop on b:1 … (Ctrl-C ends)\n"
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command line that does not fail; its output and errors."""
+
+    def call(*words: str) -> tuple[str, str]:
+        with pytest.raises(SystemExit) as done:
+            main(words)
+        assert not done.value.code
+        out, errors = capsys.readouterr()
+        return out, errors
+
+    return call
+
+
+def said() -> str:
+    return str(sys.stderr.getvalue())  # type: ignore[union-attr]  # it is capsys's
+
+
+def subscribing(monkeypatch: pytest.MonkeyPatch, during: Callable[[], object]) -> None:
+    """A subscriber that is granted after `during` and has nothing; the broker has the topic "orders"."""
+    admin = SimpleNamespace(list_topics=lambda: ["orders"])
+    monkeypatch.setattr("totalorder.kafka_clients.admin", lambda *_: nullcontext(admin))
+
+    class Made:
+        stopped, finished = False, True
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            during()
+
+        def __enter__(self) -> "Made":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def poll(self, _: float) -> None: ...
+
+    monkeypatch.setattr("totalorder.subscriber.Subscriber", Made)
+
+
+SUBSCRIBE = ("subscribe", "--id", "s", "--domain", "shop", "-b", "b:1")
+
+
+def test_subscribe_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    monkeypatch.setattr(options, "_LONG_S", 0.01)
+    subscribing(monkeypatch, lambda: wait_until(lambda: said() == WAITS, "the word on the wait"))
+    assert run(*SUBSCRIBE, "orders") == ("", WAITS)
+
+
+def test_a_short_wait_is_not_talked_of(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    subscribing(monkeypatch, lambda: None)
+    before = set(threading.enumerate())
+    assert run(*SUBSCRIBE, "orders") == ("", "")
+    wait_until(
+        lambda: set(threading.enumerate()) <= before,
+        "the timer is cancelled",
+        bound_s=options._LONG_S / 2,
+    )
+
+
+def test_a_topic_that_is_not_there_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    subscribing(monkeypatch, lambda: None)
+    out, errors = run(*SUBSCRIBE, "oders", "orders", "oders")
+    assert out == ""
+    assert errors == (
+        'no Kafka topic "oders" on this broker: nothing comes from it unless the domain names its topics by key or '
+        "header\n"
+    )
+
+
+@pytest.mark.parametrize(("flags", "expected"), [((), "starting Kafka…\n"), (("--json",), "")])
+def test_broker_says_that_it_starts(
+    monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path, flags: tuple[str, ...], expected: str
+) -> None:
+    class AtOnce(threading.Timer):
+        def start(self) -> None:
+            self.function(*self.args, **self.kwargs)
+
+    monkeypatch.setattr(options, "Timer", AtOnce)
+
+    class Broker:
+        bootstrap_servers, data_dir, log_path, closed = "b:1", tmp_path, tmp_path, False
+
+        def __init__(self, **_: Any) -> None: ...
+
+        def start(self) -> None:
+            assert said() == expected
+
+        def wait(self) -> None:
+            raise KeyboardInterrupt
+
+        def close(self) -> None:
+            Broker.closed = True
+
+    monkeypatch.setattr("totalorder.broker.LocalBroker", Broker)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    out, errors = run("broker", "--port", "0", *flags)
+    assert "b:1" in out
+    assert errors == expected
+    assert Broker.closed
