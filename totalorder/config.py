@@ -26,6 +26,8 @@ from totalorder.sequencer.names import DomainTopics
 
 ENV_PREFIX = "TOTALORDER_"
 DAY_MS = 86_400_000
+_SLIP = 0.8
+"""Likeness from which a name counts as a misspelt one: two letters changed places in a name of five, the shortest."""
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TOPIC_BY = re.compile(r"topic|key|header:.+", re.DOTALL)
@@ -265,13 +267,15 @@ def _refuse_unknown(table: object, known: Iterable[str], where: str) -> None:
 
 def _refuse_misspelt_environment() -> None:
     """Other programs may have TOTALORDER_… variables of their own, so only what looks like a slip is refused."""
-    for name in os.environ:
-        if not name.startswith(ENV_PREFIX):
+    for name in sorted(os.environ):
+        if not name.upper().startswith(ENV_PREFIX):
             continue
-        key = name.removeprefix(ENV_PREFIX).lower().split("__")[0]
-        if key not in Settings.model_fields and get_close_matches(key, Settings.model_fields, 1, 0.85):
+        key = name[len(ENV_PREFIX) :].lower().split("__")[0]
+        close = get_close_matches(key, Settings.model_fields, 1, _SLIP)
+        if close and key not in Settings.model_fields:
             raise SettingsError(
-                f"unknown setting {name} in the environment", remedy=_nearest(key, Settings.model_fields)
+                f"the environment variable {name} names no setting",
+                remedy=f"Write {ENV_PREFIX}{close[0].upper()}, or unset it",
             )
 
 

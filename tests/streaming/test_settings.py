@@ -101,8 +101,27 @@ def test_unknown_keys_of_file_and_environment(tmp_path: Path, monkeypatch: pytes
         load_settings(None, GIVEN)
 
 
-def test_other_variables_of_the_environment_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOTALORDER_CACHE", "x")
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("TOTALORDER_DOMIAN", "TOTALORDER_DOMAIN"),
+        ("TOTALORDER_SHARD", "TOTALORDER_SHARDS"),
+        ("TOTALORDER_TOPIC", "TOTALORDER_TOPICS"),
+        ("totalorder_start_offsets", "TOTALORDER_STARTING_OFFSETS"),
+        ("TOTALORDER_KAFAK__SECURITY", "TOTALORDER_KAFKA"),
+    ],
+)
+def test_a_misspelt_variable_is_refused_with_the_right_name(
+    monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(SettingsError, match=rf"{name} names no setting\. Write {meant},"):
+        load_settings(None, GIVEN)
+
+
+@pytest.mark.parametrize("key", ["CACHE", "IVY_SETTINGS", "REWRITE_TRACES", "SIM_FROM", "SIM_TO", "HOME", "VERSION"])
+def test_other_variables_of_the_environment_are_none_of_its_business(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv(f"TOTALORDER_{key}", "x")
     assert isinstance(load_settings(None, GIVEN), Settings)
 
 
