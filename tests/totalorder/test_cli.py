@@ -1,6 +1,7 @@
 """The command line as a user meets it: in a process of its own."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from totalorder.broker import LocalBroker
+from totalorder.cli.app import COMMANDS, build_app, main
+from totalorder.config import Settings, TopicSettings
 
 NOWHERE = "127.0.0.1:1"
 
@@ -40,6 +44,47 @@ def test_wrong_usage_is_a_message_and_exit_code_2(words: list[str], message: str
     assert done.returncode == 2
     assert message in " ".join(done.stderr.replace("│", " ").split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`shown("sequence")`: its help on a terminal of 80 columns."""
+
+    def help_of(*command: str) -> str:
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit):
+            main([*command, "--help"])
+        return capsys.readouterr().out
+
+    return help_of
+
+
+def test_help_cuts_no_option_at_80_columns(shown: Callable[..., str]) -> None:
+    group = typer.main.get_command(build_app())
+    for name in COMMANDS:
+        text = shown(name)
+        assert max(map(len, text.splitlines())) <= 80
+        for parameter in group.commands[name].params:  # type: ignore[attr-defined]  # it is a group
+            assert all(option in text for option in parameter.opts if option.startswith("-")), parameter.opts
+            assert getattr(parameter, "envvar", None) is None or str(parameter.envvar) in text
+
+
+def test_help_of_sequence_names_every_default(shown: Callable[..., str]) -> None:
+    text = shown("sequence")
+    assert all(
+        word in text for word in ("TOTALORDER_CHECKPOINT_DIR=", "flag beats the environment", "beats\n  the file")
+    )
+    blocks = re.findall(r"^  (?:-\w, )?--([a-z-]+)(.*?)(?=^  -|\Z)", text.partition("Options:\n")[2], re.S | re.M)
+    helps = {name.replace("-", "_"): " ".join(words.split()) for name, words in blocks if name != "help"}
+    assert set(helps) == set(Settings.model_fields) - {"topic_settings"} | {"config", "replication_factor"}
+    fields = Settings.model_fields | TopicSettings.model_fields
+    for name, words in helps.items():
+        default = fields[name].default if name in fields else None
+        plain = isinstance(default, str | int | float)
+        assert words.endswith(f"[default: {default}]") if plain else re.search(r"\[(default: |required).*\]$", words), (
+            name
+        )
+        assert len(re.sub(r"\[.*?\]|<\w+>", "", words).split()) >= 2, f"{name} is explained"
 
 
 def test_missing_extra_is_named(tmp_path: Path) -> None:

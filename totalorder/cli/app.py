@@ -50,7 +50,8 @@ def _root(
 
 def build_app() -> typer.Typer:
     """The application with every command registered."""
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+    # Plain help: tables cut the names of options and variables on a terminal of 80 columns.
+    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(_root)
     for name in COMMANDS:
         import_module(f"totalorder.cli.{name}").register(app)

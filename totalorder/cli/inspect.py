@@ -35,7 +35,7 @@ _ENTRIES_SHOWN = 12
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("inspect", help="Show the timestamps that the sequencer wrote, or its answers to subscribers.")(run)
+    app.command("inspect", help="Show the sequencer's timestamps, or its answers to subscribers.")(run)
 
 
 def run(

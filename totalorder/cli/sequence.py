@@ -5,39 +5,67 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from totalorder.cli.options import kafka_settings
+
+_HELP = """Run the sequencer job until Ctrl-C; any stop is safe.
+
+Each setting can also stand in the file of --config (checkpoint_dir = "…") or in an environment variable, TOTALORDER_
+and its name (TOTALORDER_CHECKPOINT_DIR=…). A flag beats the environment, and that beats the file.
+"""
+
+
+class _Command(TyperCommand):
+    """Takes the defaults that its help names from the settings themselves, which are loaded for nothing else."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The command's help, with the defaults."""
+        from totalorder.config import Settings, TopicSettings
+
+        fields = Settings.model_fields | TopicSettings.model_fields
+        for option in self.params:
+            field = fields.get(option.name or "")
+            if isinstance(option, TyperOption) and field is not None and isinstance(field.default, str | int | float):
+                option.help = f"{option.help}  [default: {field.default}]"
+        super().format_help(ctx, formatter)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("sequence", help="Run the sequencer job until Ctrl-C or SIGTERM; any stop is safe.")(run)
+    app.command("sequence", cls=_Command, help=_HELP)(run)
 
 
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Settings as TOML; environment and flags override it.")
+        Path | None, typer.Option("--config", "-c", help="Settings as a TOML file.  [default: none]")
     ] = None,
     domain: Annotated[str | None, typer.Option("--domain", "-d", help="The universe of order.")] = None,
     bootstrap_servers: Annotated[
         str | None,
         typer.Option("--bootstrap-servers", "-b", metavar="HOST:PORT,…", help="Kafka brokers to begin with."),
     ] = None,
-    topics: Annotated[str | None, typer.Option("--topics", metavar="NAME,…", help="Event topics.")] = None,
+    topics: Annotated[
+        str | None, typer.Option("--topics", metavar="NAME,…", help="Event topics.  [required, or a pattern]")
+    ] = None,
     topic_pattern: Annotated[
-        str | None, typer.Option("--topic-pattern", help="Or: what the whole name of an event topic matches.")
+        str | None,
+        typer.Option("--topic-pattern", help="What the whole name of an event topic matches.  [required, or topics]"),
     ] = None,
     topic_by: Annotated[
         str | None, typer.Option("--topic-by", help='What names the pub/sub topic: "topic", "key" or "header:NAME".')
     ] = None,
     checkpoint_dir: Annotated[
-        str | None, typer.Option("--checkpoint-dir", help="Where the job's state lives: a directory, or a URI.")
+        str | None,
+        typer.Option("--checkpoint-dir", help="Where the job's state lives: a directory, or a URI.  [required]"),
     ] = None,
     min_subscriptions: Annotated[
         int | None, typer.Option("--min-subscriptions", "-m", help="Subscriptions that make a group: 1 or 2.")
     ] = None,
     shards: Annotated[int | None, typer.Option("--shards", help="Parallel groups of the engine.")] = None,
-    stamps_partitions: Annotated[int | None, typer.Option("--stamps-partitions", help="Fixed for life.")] = None,
+    stamps_partitions: Annotated[
+        int | None, typer.Option("--stamps-partitions", help="Partitions of the stamps; fixed for life.")
+    ] = None,
     keyframe_every: Annotated[
         int | None, typer.Option("--keyframe-every", help="Each such event of a topic carries all its entries.")
     ] = None,
@@ -50,23 +78,35 @@ def run(
     unroutable: Annotated[
         str | None, typer.Option("--unroutable", help='Events that name no pub/sub topic: "skip" or "fail".')
     ] = None,
-    max_events_per_batch: Annotated[int | None, typer.Option("--max-events-per-batch")] = None,
-    topic_poll_s: Annotated[float | None, typer.Option("--topic-poll-s", help="How often to look at topics.")] = None,
-    broker_timeout_s: Annotated[float | None, typer.Option("--broker-timeout-s")] = None,
+    max_events_per_batch: Annotated[
+        int | None, typer.Option("--max-events-per-batch", help="A batch takes about this many events at most.")
+    ] = None,
+    topic_poll_s: Annotated[
+        float | None, typer.Option("--topic-poll-s", help="How often to look for new and recreated topics.")
+    ] = None,
+    broker_timeout_s: Annotated[
+        float | None, typer.Option("--broker-timeout-s", help="A broker that is silent for so long counts as absent.")
+    ] = None,
     fast_checkpoint_fs: Annotated[
         bool | None,
         typer.Option(
-            "--fast-checkpoint-fs/--plain-checkpoint-fs", help="Checkpoints without a forked process for each file."
+            "--fast-checkpoint-fs/--plain-checkpoint-fs",
+            help="Checkpoints without a forked process for each file.  "
+            "[default: fast with a local master and a local directory]",
         ),
     ] = None,
     master: Annotated[str | None, typer.Option("--master", help="Spark master, where spark-submit gives none.")] = None,
     log_format: Annotated[str | None, typer.Option("--log-format", help='"console" or "json".')] = None,
-    replication_factor: Annotated[int | None, typer.Option("--replication-factor", help="Of the own topics.")] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", help="Of the domain's own topics; -1: the broker's default.")
+    ] = None,
     kafka: Annotated[
-        list[str] | None, typer.Option("--kafka", metavar="KEY=VALUE", help="A Kafka client setting. Repeatable.")
+        list[str] | None,
+        typer.Option("--kafka", metavar="KEY=VALUE", help="A Kafka client setting. Repeatable.  [default: none]"),
     ] = None,
     spark: Annotated[
-        list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A Spark setting. Repeatable.")
+        list[str] | None,
+        typer.Option("--spark", metavar="KEY=VALUE", help="A Spark setting. Repeatable.  [default: none]"),
     ] = None,
 ) -> None:
     """Put the flags over file and environment, and run."""

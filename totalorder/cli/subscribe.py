@@ -29,9 +29,7 @@ _POLL_S = 0.5
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("subscribe", help="Print the events of some topics in the domain's one order, and acknowledge them.")(
-        run
-    )
+    app.command("subscribe", help="Print the events of some topics in the domain's one order.")(run)
 
 
 def run(
