@@ -243,6 +243,31 @@ def test_lost_state_is_refused_and_nothing_more_is_stamped(
     assert len(read_log(settings).events()) == 3
 
 
+def test_a_log_of_spark_that_was_rolled_back_is_refused(
+    broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
+) -> None:
+    topic = new_topic("a")
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(topic,))
+    with Sequencer(settings, spark=spark) as sequencer:
+        for number in range(3):
+            producer.send(topic, value=b"v").get(30)
+            until_processed(sequencer, events=number + 1)
+    roll_back(tmp_path / "query")
+    producer.send(topic, value=b"more").get(30)
+    says = "stands at batch 2, and by the stamps topic it must be at 3 at least.*the checkpoint is an old copy"
+    with pytest.raises(StateError, match=says), Sequencer(settings, spark=spark) as sequencer:
+        assert sequencer.wait(BOUND_S)
+    assert len(read_log(settings).events()) == 3
+
+
+def roll_back(query: Path) -> None:
+    """Takes the newest batch out of Spark's logs, with all its files."""
+    for log in (query / "offsets", query / "commits"):
+        newest = max(int(path.name) for path in log.iterdir() if path.name.isdecimal())
+        for path in log.glob(f"*{newest}*"):
+            path.unlink()
+
+
 def forget_loaded_state(spark: SparkSession) -> None:
     """What a new process does: Spark keeps the last state of each store open."""
     jvm = spark.sparkContext._jvm

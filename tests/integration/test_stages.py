@@ -1,0 +1,50 @@
+"""How many stages and tasks Spark makes of a batch."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from kafka import KafkaProducer
+from pyspark.sql import SparkSession
+from spark_shared import settings_for
+from waiting import wait_until
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.streaming.runner import Sequencer
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+BOUND_S = 150.0
+
+
+def stages_of(spark: SparkSession, group: str) -> list[list[int]]:
+    """How many tasks each stage of a query's jobs had, the last one's last; a job's group is the run of its query."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in sorted(tracker.getJobIdsForGroup(group))]
+    stages = [[tracker.getStageInfo(stage) for stage in sorted(job.stageIds)] for job in jobs if job is not None]
+    return [[stage.numTasks for stage in of_job if stage is not None] for of_job in stages]
+
+
+@pytest.mark.parametrize(("shards", "stages", "tasks"), [(1, 1, 1), (2, 2, 2)])
+def test_one_shard_is_one_task_and_more_are_a_shuffle(
+    shards: int,
+    stages: int,
+    tasks: int,
+    broker: LocalBroker,
+    spark: SparkSession,
+    new_topic: Callable[..., str],
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    topic = new_topic("a", partitions=2)
+    settings = settings_for(unique_name("stages"), broker.bootstrap_servers, tmp_path, topics=(topic,), shards=shards)
+    producer: KafkaProducer
+    with Sequencer(settings, spark=spark) as sequencer, kafka_clients.producer(broker.bootstrap_servers) as producer:
+        (query,) = spark.streams.active
+        for partition in (0, 1):
+            producer.send(topic, value=b"v", partition=partition)
+        producer.flush()
+        wait_until(lambda: sequencer.processed.events == 2, "2 events processed", bound_s=BOUND_S)
+    jobs = stages_of(spark, str(query.runId))
+    assert jobs
+    assert {(len(job), job[-1]) for job in jobs} == {(stages, tasks)}, jobs
