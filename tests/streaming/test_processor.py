@@ -141,12 +141,16 @@ def test_frames_cut_and_permuted_give_identical_content(data: st.DataObject) -> 
     assert contents(run(processor(Handle()), pieces)) == expected
 
 
-def test_what_comes_out_is_what_the_engine_gives() -> None:
-    rows = [*events(25), Row(CONTROL, 0, 0, 903, control=request("s", ["t0", "t3"]))]
-    _, effects = step(initial_state(config()), Batch.of(1000, rows), {})
-    answers, batches = contents(run(processor(Handle()), [frame(rows)]))
-    assert answers == list(effects.answers)
-    assert batches == [(stamped.partition, 1, stamped.digest) for stamped in effects.stamps]
+def test_what_comes_out_over_several_batches_is_what_the_engine_gives() -> None:
+    state, made = initial_state(config()), processor(Handle())
+    for number, topics in enumerate([(), ("t0", "t3"), (), ("t0", "t1")]):
+        rows = events(25, first=25 * number)
+        if topics:
+            rows.append(Row(CONTROL, 0, number, 903, control=request("s", topics, generation=number)))
+        state, effects = step(state, Batch.of(1000, rows), {})
+        answers, batches = contents(run(made, [frame(rows)]))
+        assert answers == list(effects.answers)
+        assert batches == [(stamped.partition, number + 1, stamped.digest) for stamped in effects.stamps]
 
 
 def test_topics_by_kafka_topic_come_without_a_column() -> None:
