@@ -1,9 +1,12 @@
 """What the preflight wants to know of the broker, and the making of topics; the thin part that talks to Kafka."""
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+import structlog
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
@@ -13,6 +16,8 @@ from totalorder.errors import BrokerUnavailable, Error, WireError
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
 _UNKNOWN_TOPIC = 3
+_SILENCE_S = 3.0
+"""How long a start may wait for a broker without a word."""
 _OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts"}
 
 
@@ -23,12 +28,13 @@ class Topics:
         """Connects; BrokerUnavailable when no broker answers within `broker_timeout_s`."""
         self._settings = settings
         self._timeout_ms = int(settings.broker_timeout_s * 1000)
-        self._admin: KafkaAdminClient = kafka_clients.admin(
-            settings.bootstrap_servers,
-            settings.kafka,
-            connect_timeout_s=settings.broker_timeout_s,
-            request_timeout_ms=self._timeout_ms,
-        )
+        with _said_when_slow(settings):
+            self._admin: KafkaAdminClient = kafka_clients.admin(
+                settings.bootstrap_servers,
+                settings.kafka,
+                connect_timeout_s=settings.broker_timeout_s,
+                request_timeout_ms=self._timeout_ms,
+            )
 
     def close(self) -> None:
         """Ends the connection."""
@@ -100,6 +106,24 @@ class Topics:
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with kafka_clients.kafka_errors(self._settings.bootstrap_servers):
             return function(*args, **kwargs)
+
+
+@contextmanager
+def _said_when_slow(settings: Settings) -> Iterator[None]:
+    """Logs that no broker answers yet when the block takes long: one that is starting is still waited for."""
+
+    def say() -> None:
+        structlog.get_logger().warning(
+            "no broker yet", bootstrap_servers=settings.bootstrap_servers, waiting_up_to_s=settings.broker_timeout_s
+        )
+
+    timer = threading.Timer(_SILENCE_S, say)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def owned_by_domains(names: Iterable[str]) -> set[str]:
