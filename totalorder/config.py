@@ -6,7 +6,7 @@ Every fault is a SettingsError that names the setting, the reason and the remedy
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,6 +31,7 @@ _SLIP = 0.8
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _TOPIC_BY = re.compile(r"topic|key|header:.+", re.DOTALL)
+_NO_TOPICS = "the setting topics (or else topic_pattern) is missing"
 _OWN_SETTING = "totalorder sets it itself"
 _REFUSED_KAFKA = {
     "group.id": "with it Spark may read what another reader of the group has committed: events would be missed",
@@ -46,6 +47,24 @@ _REFUSED_KAFKA = {
     "transactional.id": "Spark's sink does not take part in transactions",
     "acks": "a stamp that a broker may forget is no stamp",
     "enable.idempotence": "without it the producer may change the order of records",
+}
+
+
+# pydantic's kinds of faults in a user's words; what stands in braces is the fault's own.
+_WHOLE, _NUMBER, _TABLE = "must be a whole number", "must be a number", "must be a table of names and values"
+_REASONS = {
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), _WHOLE),
+    **dict.fromkeys(("float_parsing", "float_type"), _NUMBER),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), _TABLE),
+    "string_type": "must be text",
+    "tuple_type": "must be a list of names",
+    "literal_error": "must be {expected}",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than_equal": "must be at most {le}",
+    "extra_forbidden": "there is no such setting",
+    "value_error": "{error}",
 }
 
 
@@ -163,7 +182,9 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _together(self) -> "Settings":
         own = DomainTopics(domain=self.domain).own()
-        if bool(self.topics) == bool(self.topic_pattern):
+        if not (self.topics or self.topic_pattern):
+            raise ValueError(_NO_TOPICS)
+        if self.topics and self.topic_pattern:
             raise ValueError("give either topics or topic_pattern, and not both")
         if mine := sorted(own.intersection(self.topics)):
             raise ValueError(f"topics: {mine[0]} is the domain's own topic and cannot be an event topic")
@@ -200,7 +221,8 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     _refuse_unknown(table.get("topic_settings", {}), TopicSettings.model_fields, f"in {config}, [topic_settings]")
     _refuse_misspelt_environment()
     given = {key: value for key, value in (flags or {}).items() if value is not None}
-    return _checked(_reading(environment=True, table=table), given)
+
+    return _checked(_reading(environment=True, table=table), given, lambda place: _origin(place, given, table, config))
 
 
 def make_settings(**values: Any) -> Settings:
@@ -228,24 +250,48 @@ def _reading(*, environment: bool, table: Mapping[str, Any]) -> type[Settings]:
     return Read
 
 
-def _checked(model: type[Settings], values: Mapping[str, Any]) -> Settings:
+def _checked(
+    model: type[Settings], values: Mapping[str, Any], origin: Callable[[tuple[str, ...]], str] = ".".join
+) -> Settings:
+    """`origin` tells what a user wrote to set the value at this place."""
     try:
         return model(**values)
     except ValidationError as error:
-        faults = "; ".join(_fault(fault) for fault in error.errors())
+        faults = "; ".join(_fault(fault, origin) for fault in error.errors())
         raise SettingsError(faults, remedy="`totalorder sequence --help` lists the settings") from None
     except ValueError as error:  # pydantic-settings: an environment variable that should hold JSON
-        raise SettingsError(str(error), remedy="A table in the environment is written as JSON") from None
+        field = re.search(r'field "(\w+)"', str(error))
+        what = f"{ENV_PREFIX}{field[1].upper()} is not JSON" if field else str(error)
+        raise SettingsError(what, remedy='A table in the environment is written like {"name": "value"}') from None
 
 
-def _fault(fault: Any) -> str:
-    name = ".".join(str(part) for part in fault["loc"])
+def _fault(fault: Any, origin: Callable[[tuple[str, ...]], str]) -> str:
+    place, given = tuple(str(part) for part in fault["loc"]), fault["input"]
     if fault["type"] == "missing":
-        return f"the setting {name} is missing"
-    reason = str(fault["msg"]).removeprefix("Value error, ")
-    given = fault["input"]
+        topics = "" if given.get("topics") or given.get("topic_pattern") else f"; {_NO_TOPICS}"
+        return f"the setting {'.'.join(place)} is missing{topics}"
+    template = _REASONS.get(fault["type"])
+    reason = template.format(**fault.get("ctx", {})) if template else str(fault["msg"])
     shown = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
-    return f"{name}: {reason}{shown}" if name else reason
+    return f"{origin(place)}: {reason}{shown}" if place else reason
+
+
+def _origin(place: tuple[str, ...], flags: Mapping[str, Any], table: Mapping[str, Any], config: Path | None) -> str:
+    """The flag, the environment variable or the key of the file, whichever wins."""
+    if _holds(flags, place):
+        return f"--{place[1 if place[0] == 'topic_settings' else 0].replace('_', '-')}"
+    written = {name.upper(): name for name in os.environ}
+    if own := written.get(f"{ENV_PREFIX}{'__'.join(place[:2])}".upper()):
+        return own
+    if _holds(table, place):
+        return f"{'.'.join(place)} in {config}"
+    whole = written.get(f"{ENV_PREFIX}{place[0]}".upper())
+    return f"{'.'.join(place[1:])} in {whole}" if whole else ".".join(place)
+
+
+def _holds(table: Mapping[str, Any], place: tuple[str, ...]) -> bool:
+    inner = table.get(place[0])
+    return inner is not None and (len(place) == 1 or not isinstance(inner, Mapping) or place[1] in inner)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def test_topics_from_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
         ({**GIVEN, "kafka": {"kafka.group.id": "g"}}, "group.id cannot be set"),
         ({**GIVEN, "kafka": {"acks": 0}}, "acks cannot be set"),
         ({**GIVEN, "topic_pattern": "x"}, "either topics or topic_pattern"),
-        ({"checkpoint_dir": "x"}, "either topics or topic_pattern"),
-        ({"topics": ("a",)}, "checkpoint_dir is missing"),
+        ({"checkpoint_dir": "x"}, "topics (or else topic_pattern) is missing"),
+        ({"topics": ("a",)}, "the setting checkpoint_dir is missing. "),
         ({**GIVEN, "topics": ("totalorder.control",)}, "domain's own"),
         ({**GIVEN, "topics": ("a", "a")}, "stands twice"),
         ({**GIVEN, "topics": ("a b",)}, "not the name of a Kafka topic"),
@@ -76,6 +76,52 @@ def test_every_fault_at_once() -> None:
         make_settings(**GIVEN, trigger_ms=-1, keyframe_every=0)
     assert "trigger_ms" in str(caught.value)
     assert "keyframe_every" in str(caught.value)
+
+
+def test_everything_missing_at_once() -> None:
+    with pytest.raises(SettingsError) as caught:
+        make_settings(shards=0)
+    for said in ("checkpoint_dir is missing", "topics (or else topic_pattern) is missing", "shards"):
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "flags", "table", "says"),
+    [
+        ({"KAFKA": "no"}, {}, "", "TOTALORDER_KAFKA is not JSON"),
+        ({"KAFKA": "[1]"}, {}, "", "TOTALORDER_KAFKA: must be a table of names and values"),
+        ({"KAFKA": '{"a": [1]}'}, {}, "", "a in TOTALORDER_KAFKA: must be text"),
+        ({"KAFKA": '{"b": "1"}'}, {}, "kafka = {a = [1]}", "kafka.a in FILE: must be text"),
+        ({"SHARDS": "x"}, {}, "", "TOTALORDER_SHARDS: must be a whole number (given: 'x')"),
+        ({"SHARDS": "x"}, {}, "shards = 1", "TOTALORDER_SHARDS: must be a whole number (given: 'x')"),
+        ({"SHARDS": "1"}, {"shards": 0}, "", "--shards: must be at least 1 (given: 0)"),
+        ({"TOPIC_POLL_S": "x"}, {}, "", "TOTALORDER_TOPIC_POLL_S: must be a number (given: 'x')"),
+        ({"TOPIC_POLL_S": "0"}, {}, "", "TOTALORDER_TOPIC_POLL_S: must be more than 0"),
+        ({"FAST_CHECKPOINT_FS": "x"}, {}, "", "TOTALORDER_FAST_CHECKPOINT_FS: must be true or false (given: 'x')"),
+        ({"TOPIC_SETTINGS__REPLICAS": "1"}, {}, "", "TOTALORDER_TOPIC_SETTINGS__REPLICAS: there is no such setting"),
+        ({}, {"topic_settings": {"replication_factor": 40_000}}, "", "--replication-factor: must be at most 32767"),
+        ({}, {"starting_offsets": "now"}, "", "--starting-offsets: must be 'earliest' or 'latest' (given: 'now')"),
+        ({}, {}, "shards = 2.5", "shards in FILE: must be a whole number (given: 2.5)"),
+        ({}, {}, "topic_settings = 1", "topic_settings in FILE: must be a table of names and values (given: 1)"),
+        ({}, {"topics": None}, "topics = 1", "topics in FILE: must be a list of names (given: 1)"),
+        ({}, {"topic_by": "value"}, "", '--topic-by: must be "topic", "key" or "header:NAME" (given: \'value\')'),
+    ],
+)
+def test_a_fault_is_told_in_plain_words_and_with_what_was_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    flags: dict[str, object],
+    table: str,
+    says: str,
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(table, encoding="utf-8")
+    for key, value in environment.items():
+        monkeypatch.setenv(f"TOTALORDER_{key}", value)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, {**GIVEN, **flags})
+    assert str(caught.value).startswith(says.replace("FILE", str(path)))
 
 
 @pytest.mark.parametrize("text", ["domain = ", "\ud800"])
