@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +130,18 @@ def test_publish_lines_and_list_topics(broker: LocalBroker, unique_name: Callabl
     assert [record.value for record in records] == [b"first", b"", "ä".encode(), b"last"]
     assert {record.key for record in records} == {b"k"}
     assert records[0].headers == [("a", b"1"), ("a", b"2")]
+
+
+@pytest.mark.parametrize(("count", "says"), [(0, "0 events"), (1, "1 event"), (2, "2 events")])
+def test_publish_counts_in_english(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], count: int, says: str
+) -> None:
+    monkeypatch.setattr("totalorder.cli.publish._require_topic", lambda *_: None)
+    monkeypatch.setattr("totalorder.cli.publish._publish", lambda *_: count)
+    monkeypatch.setattr("totalorder.kafka_clients.producer", lambda *_: SimpleNamespace(close=lambda timeout: None))
+    with pytest.raises(SystemExit) as done:
+        main(["publish", "orders", __file__])
+    assert (done.value.code or 0, capsys.readouterr().out) == (0, f"Published {says} to orders.\n")
 
 
 @pytest.mark.broker

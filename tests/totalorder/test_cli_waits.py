@@ -1,4 +1,4 @@
-"""Commands that wait say for what, on stderr only, and warn of what would be waited for in vain."""
+"""Commands that wait: they say for what, on stderr only, warn of what would be waited for in vain, and end as told."""
 
 import sys
 import threading
@@ -36,8 +36,12 @@ def said() -> str:
     return str(sys.stderr.getvalue())  # type: ignore[union-attr]  # it is capsys's
 
 
-def subscribing(monkeypatch: pytest.MonkeyPatch, during: Callable[[], object]) -> None:
-    """A subscriber that is granted after `during` and has nothing; the broker has the topic "orders"."""
+def subscribing(monkeypatch: pytest.MonkeyPatch, during: Callable[[], object]) -> list[bool]:
+    """A subscriber that is granted after `during` and has nothing; the broker has the topic "orders".
+
+    Returns what `unsubscribe` will have been told of draining.
+    """
+    drained: list[bool] = []
     admin = SimpleNamespace(list_topics=lambda: ["orders"])
     monkeypatch.setattr("totalorder.kafka_clients.admin", lambda *_: nullcontext(admin))
 
@@ -54,7 +58,11 @@ def subscribing(monkeypatch: pytest.MonkeyPatch, during: Callable[[], object]) -
 
         def poll(self, _: float) -> None: ...
 
+        def unsubscribe(self, *, drain: bool) -> None:
+            drained.append(drain)
+
     monkeypatch.setattr("totalorder.subscriber.Subscriber", Made)
+    return drained
 
 
 SUBSCRIBE = ("subscribe", "--id", "s", "--domain", "shop", "-b", "b:1")
@@ -75,6 +83,15 @@ def test_a_short_wait_is_not_talked_of(monkeypatch: pytest.MonkeyPatch, run: Run
         "the timer is cancelled",
         bound_s=options._LONG_S / 2,
     )
+
+
+@pytest.mark.parametrize(("flags", "expected"), [((), []), (("--end",), [False])])
+def test_only_end_ends_the_subscription(
+    monkeypatch: pytest.MonkeyPatch, run: Run, flags: tuple[str, ...], expected: list[bool]
+) -> None:
+    drained = subscribing(monkeypatch, lambda: None)
+    run(*SUBSCRIBE, *flags, "orders")
+    assert drained == expected
 
 
 def test_a_topic_that_is_not_there_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:

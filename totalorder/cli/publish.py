@@ -55,7 +55,10 @@ def run(
             count = _publish(producer, topic, _records(lines, key, key_separator), headers)
         finally:
             producer.close(timeout=_ANSWER_TIMEOUT_S)
-    print(json.dumps({"topic": topic, "published": count}) if as_json else f"Published {count} events to {topic}.")
+    if as_json:
+        print(json.dumps({"topic": topic, "published": count}))
+    else:
+        print(f"Published {count} event{'' if count == 1 else 's'} to {topic}.")
 
 
 def _header(text: str) -> tuple[str, bytes]:
@@ -92,7 +95,7 @@ def _records(
         if not sign:
             raise Error(
                 f"Line {number} has no {key_separator!r} between key and value",
-                remedy=f"The {number - 1} lines before it were published; correct it and publish the rest.",
+                remedy="Every line before it was published; correct it and publish the rest.",
             )
         yield own_key, value
 

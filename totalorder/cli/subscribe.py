@@ -42,7 +42,14 @@ def run(
         float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Stop when no event came for this long.")
     ] = None,
     new: Annotated[bool, typer.Option("--new", help="Begin at the present, not at the saved position.")] = False,
-    end: Annotated[bool, typer.Option("--end", help="At last end the subscription, not only this process.")] = False,
+    end: Annotated[
+        bool,
+        typer.Option(
+            "--end",
+            help="End the subscription when --max or --timeout is reached: what was not printed is given up, and the "
+            "next start of this id is at the present. Not given, or Ctrl-C: the next start goes on from here.",
+        ),
+    ] = False,
     lease_s: Annotated[
         int, typer.Option("--lease", min=0, metavar="SECONDS", help="It ends when not renewed for so long; 0: never.")
     ] = 86_400,
