@@ -17,7 +17,7 @@ _MOST_MINUTES = 24 * 60.0
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("demo", help="Order real events for several subscribers and compare with plain Kafka consumers.")(run)
+    app.command("demo", help="Order real events, and compare with plain Kafka consumers.")(run)
 
 
 def run(
