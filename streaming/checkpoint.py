@@ -34,7 +34,7 @@ class CheckpointFacts:
 
 def read_checkpoint(store: Store, where: str) -> CheckpointFacts:
     """Reads the record and the newest entries of Spark's logs; StateError when one is damaged."""
-    text = store.read(RECORD)
+    text = _text(store, RECORD, where)
     committed = _newest(store, "commits")
     return CheckpointFacts(
         record=DomainRecord.decode(text, f"{where}/{RECORD}") if text is not None else None,
@@ -44,6 +44,15 @@ def read_checkpoint(store: Store, where: str) -> CheckpointFacts:
     )
 
 
+def _text(store: Store, name: str, where: str) -> str | None:
+    try:
+        return store.read(name)
+    except (UnicodeDecodeError, OSError) as error:
+        raise StateError(
+            f"{where}/{name} cannot be read: {error}", remedy="Restore the checkpoint from a copy"
+        ) from error
+
+
 def _newest(store: Store, log: str) -> int:
     return max((int(name) for name in store.names(f"{QUERY}/{log}") if name.isdecimal()), default=-1)
 
@@ -51,7 +60,7 @@ def _newest(store: Store, log: str) -> int:
 def _offsets(store: Store, batch: int, where: str) -> dict[Source, int]:
     """Offsets at a batch's end, from Spark's write-ahead log: a version line, metadata, one line for each source."""
     name = f"{QUERY}/offsets/{batch}"
-    text = store.read(name)
+    text = _text(store, name, where)
     try:
         table = json.loads((text or "").splitlines()[2])
         return {(topic, int(part)): offset for topic, parts in table.items() for part, offset in parts.items()}

@@ -74,10 +74,10 @@ class DomainRecord:
                     identity=content["identity"],
                     incarnation=content["incarnation"],
                     fixed={name: content["fixed"][name] for name in FIXED},
-                    starts={(topic, partition): offset for topic, partition, offset in content["starts"]},
-                    topic_ids=content["topic_ids"],
+                    starts={(str(topic), int(part)): int(offset) for topic, part, offset in content["starts"]},
+                    topic_ids={str(name): str(topic_id) for name, topic_id in content["topic_ids"].items()},
                 )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(
                 f"{where} is damaged ({type(error).__name__}: {error})", remedy="Restore the checkpoint from a copy"
             ) from None

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
-from totalorder.errors import Error, StateError
+from totalorder.errors import BrokerUnavailable, Error, StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock, read_checkpoint
@@ -35,6 +36,8 @@ _BATCH_GRACE_S = 20.0
 _READY_TIMEOUT_S = 120.0
 _MAX_REVIVALS = 3
 """How often in a row, without a batch between, a query is started again after a failure that may pass."""
+_OUTAGE_S = 60.0
+"""How long a broker may be away while the job runs, as for the subscribers: a restart of it should not end either."""
 _FORMER_DRIVER_S = 60.0
 """How long the Java of a driver that was killed may take to be gone."""
 
@@ -72,6 +75,7 @@ class Sequencer:
         self._watcher: threading.Thread | None = None
         self._refused: set[str] = set()
         self._revivals = 0
+        self._away_since: float | None = None
 
     def __enter__(self) -> "Sequencer":
         self.start()
@@ -108,6 +112,11 @@ class Sequencer:
         self._stopping.set()
         if self._watcher is not None:
             self._done.wait()
+
+    @property
+    def broker_is_away(self) -> bool:
+        """Whether the broker did not answer when it was asked last; it is borne for a while."""
+        return self._away_since is not None
 
     def request_stop(self) -> None:
         """Asks for a stop without waiting for it; for signal handlers."""
@@ -231,7 +240,7 @@ class Sequencer:
                 if not self._is_running():
                     self._begin_query()
                 elif time.monotonic() >= look_at:
-                    self._look()
+                    self._answers(self._look)
                     look_at = time.monotonic() + self.settings.topic_poll_s
         except Exception as error:
             self._fail(_explained(error))
@@ -242,13 +251,18 @@ class Sequencer:
                 self._done.set()
 
     def _is_running(self) -> bool:
-        """False when the query ended by something that starting it again may heal; raises what else ended it."""
+        """False when the query ended by something that starting it again may heal; raises what else ended it.
+
+        While no broker answers it cannot be told: then too it is True, and asked again.
+        """
         query = self._query
         if self._stopping.is_set() or query is None or query.isActive:
             return True
         failure = query.exception()
         text = str(failure) if failure is not None else "it ended without a reason"
-        self._raise_if_topics_changed()  # that would be the cause, and Spark's words for it are misleading
+        # Changed topics would be the cause, and Spark's words for it are misleading.
+        if not self._answers(self._raise_if_topics_changed):
+            return True
         if is_passing(text) and self._revivals < _MAX_REVIVALS:
             self._revivals += 1
             self._log.warning("starting the query again", reason=error_from(text).what)
@@ -257,6 +271,20 @@ class Sequencer:
         if type(error) is Error:
             self._log.error("spark failed", trace=text.partition("=== Streaming Query ===")[0])
         raise error
+
+    def _answers(self, look: Callable[[], None]) -> bool:
+        """Looks, and says whether the broker answered; raises BrokerUnavailable when it is away for long."""
+        try:
+            look()
+        except BrokerUnavailable as error:
+            now = time.monotonic()
+            self._away_since = self._away_since or now
+            if now - self._away_since > _OUTAGE_S:
+                raise
+            self._log.warning("no broker", reason=error.what, borne_for_s=_OUTAGE_S)
+            return False
+        self._away_since = None
+        return True
 
     def _look(self) -> None:
         """Looks at the topics: a recreated one ends the job, a new one is vetted and admitted."""

@@ -119,6 +119,24 @@ def test_topics_by_key_on_two_shards_with_events_that_name_none(
     assert [n for name, n, _ in sorted(events.values()) if name == "k0"] == list(range(1, 11))
 
 
+def test_a_restart_of_the_broker_is_borne(spark: SparkSession, domain: str, tmp_path: Path) -> None:
+    with LocalBroker(data_dir=tmp_path / "broker") as own:
+        with kafka_clients.admin(own.bootstrap_servers) as admin:
+            admin.create_topics({"a": {"num_partitions": 1}})
+        more = {"topics": (), "topic_pattern": "a|b", "topic_poll_s": 0.2, "broker_timeout_s": 3}
+        settings = settings_for(domain, own.bootstrap_servers, tmp_path / "checkpoint", **more)
+        with Sequencer(settings, spark=spark) as sequencer:
+            own.kill()
+            wait_until(lambda: sequencer.broker_is_away, "the broker missed", bound_s=BOUND_S)
+            own.start()
+            with kafka_clients.admin(own.bootstrap_servers) as admin:
+                admin.create_topics({"b": {"num_partitions": 1}})
+            with kafka_clients.producer(own.bootstrap_servers) as producer:
+                for topic in ("a", "b"):
+                    producer.send(topic, value=b"after").get(60)
+            until_processed(sequencer, events=2)
+
+
 def test_an_event_without_a_topic_can_stop_the_job(
     broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
 ) -> None:

@@ -43,10 +43,30 @@ def test_two_checkpoints_never_have_one_identity() -> None:
     assert RECORD.identity != DomainRecord.begin(SETTINGS, starts={}, topic_ids={}).identity
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 1, "identity": 3}'])
+def with_field(**fields: object) -> str:
+    return json.dumps({**json.loads(RECORD.encode()), **fields})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "{", "[]", '{"version": 1}', '{"version": 1, "identity": 3}'),
+        *(with_field(topic_ids=None), with_field(topic_ids=["a"]), with_field(starts=[["a", 0, "first"]])),
+    ],
+)
 def test_a_damaged_record_is_refused(text: str) -> None:
     with pytest.raises(StateError, match="is damaged"):
         DomainRecord.decode(text, "here")
+
+
+def test_a_record_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "domain.json").write_bytes(b"\xff{}")
+    with pytest.raises(StateError, match=r"here/domain.json cannot be read.*Restore"):
+        read_checkpoint(LocalStore(tmp_path), "here")
+    (tmp_path / "domain.json").unlink()
+    (tmp_path / "domain.json").mkdir()
+    with pytest.raises(StateError, match=r"here/domain.json cannot be read.*Restore"):
+        read_checkpoint(LocalStore(tmp_path), "here")
 
 
 def test_a_record_of_another_version_is_refused() -> None:
