@@ -117,9 +117,9 @@ class Settings(BaseSettings):
     unroutable: Literal["skip", "fail"] = "skip"
     """What to do about an event whose pub/sub topic cannot be told: log and count it, or stop."""
     max_events_per_batch: int = Field(default=100_000, ge=1)
-    topic_poll_s: float = Field(default=5.0, gt=0)
+    topic_poll_s: float = Field(default=5.0, gt=0, le=86_400)
     """How often topics are looked at: new ones that match, and recreated ones."""
-    broker_timeout_s: float = Field(default=15.0, gt=0)
+    broker_timeout_s: float = Field(default=15.0, gt=0, le=3_600)
     """How long a broker may take to answer before it counts as absent."""
     fast_checkpoint_fs: bool | None = None
     """Write checkpoints without a forked process for each file; by default on a local master with a local directory."""

@@ -97,6 +97,7 @@ def test_everything_missing_at_once() -> None:
         ({"SHARDS": "1"}, {"shards": 0}, "", "--shards: must be at least 1 (given: 0)"),
         ({"TOPIC_POLL_S": "x"}, {}, "", "TOTALORDER_TOPIC_POLL_S: must be a number (given: 'x')"),
         ({"TOPIC_POLL_S": "0"}, {}, "", "TOTALORDER_TOPIC_POLL_S: must be more than 0"),
+        ({"TOPIC_POLL_S": "inf"}, {}, "", "TOTALORDER_TOPIC_POLL_S: must be at most 86400"),
         ({"FAST_CHECKPOINT_FS": "x"}, {}, "", "TOTALORDER_FAST_CHECKPOINT_FS: must be true or false (given: 'x')"),
         ({"TOPIC_SETTINGS__REPLICAS": "1"}, {}, "", "TOTALORDER_TOPIC_SETTINGS__REPLICAS: there is no such setting"),
         ({}, {"topic_settings": {"replication_factor": 40_000}}, "", "--replication-factor: must be at most 32767"),
