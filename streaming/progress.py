@@ -16,7 +16,7 @@ from totalorder.streaming.processor import FIGURES
 
 OBSERVED = "figures"
 """Name of the observation in the query's plan."""
-KEPT = 64
+KEPT = 16
 """Finished batches that Spark keeps; those of a longer pause between two reads are not seen."""
 
 
@@ -30,22 +30,37 @@ class BatchProgress:
 
 
 class ProgressReader:
-    """Reads one query's progress, each batch once."""
+    """Reads one query's progress, each batch once.
+
+    A trigger that found nothing reports the number of the batch that comes next, so numbers alone do not tell whether a
+    batch was seen: the trigger's time belongs to it.
+    """
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
-        self._seen = -1
+        self._seen: tuple[int, str] | None = None
+        self._next = -1
+        """The batch after the last one that was seen, where that one had rows."""
 
     def read(self) -> Iterator[BatchProgress]:
         """The batches finished since the last call, oldest first."""
         last = self._query.lastProgress
-        if last is None or last.batchId <= self._seen:
+        if last is None or _trigger(last) == self._seen:
             return
-        batches = [last] if last.batchId == self._seen + 1 else self._query.recentProgress
-        for progress in batches:
-            if progress.batchId > self._seen:
-                self._seen = progress.batchId
-                yield from _figures(progress)
+        for progress in [last] if last.batchId == self._next else self._unseen():
+            self._seen, self._next = _trigger(progress), -1
+            for batch in _figures(progress):
+                self._next = progress.batchId + 1
+                yield batch
+
+    def _unseen(self) -> list[StreamingQueryProgress]:
+        kept = self._query.recentProgress
+        triggers = [_trigger(progress) for progress in kept]
+        return kept[triggers.index(self._seen) + 1 :] if self._seen in triggers else kept
+
+
+def _trigger(progress: StreamingQueryProgress) -> tuple[int, str]:
+    return progress.batchId, progress.timestamp
 
 
 def _figures(progress: StreamingQueryProgress) -> Iterator[BatchProgress]:

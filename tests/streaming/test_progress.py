@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,11 +11,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.streaming.progress import KEPT, OBSERVED, ProgressReader
 
+TRIGGERS = count()
+
 
 def finished(batch_id: int, figures: str | None) -> SimpleNamespace:
     observed = {OBSERVED: Row(figures=figures)}
     durations = {"triggerExecution": batch_id}
-    return SimpleNamespace(batchId=batch_id, observedMetrics=observed, durationMs=durations, processedRowsPerSecond=1.0)
+    return SimpleNamespace(
+        batchId=batch_id,
+        timestamp=f"trigger {next(TRIGGERS)}",
+        observedMetrics=observed,
+        durationMs=durations,
+        processedRowsPerSecond=1.0,
+    )
 
 
 @dataclass
@@ -51,10 +60,22 @@ def test_each_batch_comes_once_and_in_order() -> None:
     assert read(reader) == list(range(12 + KEPT, 12 + 2 * KEPT))
 
 
-def test_a_batch_without_rows_has_no_figures() -> None:
-    query = Query([finished(1, None), finished(2, ""), SimpleNamespace(batchId=3, observedMetrics={})])
+def test_a_trigger_that_found_nothing_has_the_number_of_the_next_batch() -> None:
+    query = Query([finished(1, None)])
     reader = ProgressReader(cast(StreamingQuery, query))
     assert read(reader) == []
+    query.finish(1)
+    assert read(reader) == [1]
+    query.recentProgress.append(finished(2, ""))
+    assert read(reader) == []
+    query.finish(2, 3)
+    assert read(reader) == [2, 3]
+    query.recentProgress.append(finished(4, None))
     query.finish(4)
+    assert read(reader) == [4]
+
+
+def test_figures_and_durations_are_handed_on() -> None:
+    reader = ProgressReader(cast(StreamingQuery, Query([finished(4, '{"batch": 4}')])))
     (batch,) = reader.read()
     assert (batch.figures, batch.durations_ms) == ({"batch": 4}, {"triggerExecution": 4})
