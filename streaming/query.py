@@ -57,7 +57,7 @@ def sequence(records: DataFrame, settings: Settings, record: DomainRecord, least
         fail_unroutable=settings.unroutable == "fail",
     )
     rows = source.to_shards(source.project(records, settings), keys)
-    if settings.shards == 1:
+    if settings.shards == 1:  # one partition needs no shuffle: the stateful task reads for itself (ADR 6)
         rows = rows.coalesce(1)
     return rows.groupBy(source.SHARD_KEY).transformWithStateInPandas(ShardProcessor(plan), OUTPUT, "update", "none")
 

@@ -1,9 +1,7 @@
 """What the preflight wants to know of the broker, and the making of topics; the thin part that talks to Kafka."""
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -13,11 +11,10 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from totalorder import kafka_clients
 from totalorder.config import Settings
 from totalorder.errors import BrokerUnavailable, Error, WireError
+from totalorder.slow import when_long
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
 _UNKNOWN_TOPIC = 3
-_SILENCE_S = 3.0
-"""How long a start may wait for a broker without a word."""
 _OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts"}
 
 
@@ -28,7 +25,7 @@ class Topics:
         """Connects; BrokerUnavailable when no broker answers within `broker_timeout_s`."""
         self._settings = settings
         self._timeout_ms = int(settings.broker_timeout_s * 1000)
-        with _said_when_slow(settings):
+        with when_long(lambda: _say_absent(settings)):
             self._admin: KafkaAdminClient = kafka_clients.admin(
                 settings.bootstrap_servers,
                 settings.kafka,
@@ -108,22 +105,11 @@ class Topics:
             return function(*args, **kwargs)
 
 
-@contextmanager
-def _said_when_slow(settings: Settings) -> Iterator[None]:
-    """Logs that no broker answers yet when the block takes long: one that is starting is still waited for."""
-
-    def say() -> None:
-        structlog.get_logger().warning(
-            "no broker yet", bootstrap_servers=settings.bootstrap_servers, waiting_up_to_s=settings.broker_timeout_s
-        )
-
-    timer = threading.Timer(_SILENCE_S, say)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def _say_absent(settings: Settings) -> None:
+    """One that is starting is still waited for."""
+    structlog.get_logger().warning(
+        "no broker yet", bootstrap_servers=settings.bootstrap_servers, waiting_up_to_s=settings.broker_timeout_s
+    )
 
 
 def owned_by_domains(names: Iterable[str]) -> set[str]:

@@ -237,6 +237,15 @@ def _cut_newest_change(state: Path) -> None:
     changes[-1].write_bytes(changes[-1].read_bytes()[:20])
 
 
+def stamp_three_batches(settings: Settings, spark: SparkSession, producer: KafkaProducer) -> None:
+    """One event in each, of the one topic."""
+    (topic,) = settings.topics
+    with Sequencer(settings, spark=spark) as sequencer:
+        for number in range(3):
+            producer.send(topic, value=b"v").get(30)
+            until_processed(sequencer, events=number + 1)
+
+
 @pytest.mark.parametrize("damage", [_lose_all, _lose_files, _cut_newest_change])
 def test_lost_state_is_refused_and_nothing_more_is_stamped(
     damage: Callable[[Path], None],
@@ -249,10 +258,7 @@ def test_lost_state_is_refused_and_nothing_more_is_stamped(
 ) -> None:
     topic = new_topic("a")
     settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(topic,))
-    with Sequencer(settings, spark=spark) as sequencer:
-        for number in range(3):
-            producer.send(topic, value=b"v").get(30)
-            until_processed(sequencer, events=number + 1)
+    stamp_three_batches(settings, spark, producer)
     forget_loaded_state(spark)
     damage(tmp_path / "query" / "state")
     producer.send(topic, value=b"more").get(30)
@@ -266,10 +272,7 @@ def test_a_log_of_spark_that_was_rolled_back_is_refused(
 ) -> None:
     topic = new_topic("a")
     settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(topic,))
-    with Sequencer(settings, spark=spark) as sequencer:
-        for number in range(3):
-            producer.send(topic, value=b"v").get(30)
-            until_processed(sequencer, events=number + 1)
+    stamp_three_batches(settings, spark, producer)
     roll_back(tmp_path / "query")
     producer.send(topic, value=b"more").get(30)
     says = "stands at batch 2, and by the stamps topic it must be at 3 at least.*the checkpoint is an old copy"

@@ -3,6 +3,7 @@
 import pytest
 from structlog.testing import capture_logs
 
+from totalorder import slow
 from totalorder.config import make_settings
 from totalorder.errors import BrokerUnavailable
 from totalorder.streaming import topics
@@ -12,7 +13,7 @@ from totalorder.streaming import topics
 def test_an_absent_broker_is_named_while_it_is_waited_for(
     silence_s: float, said: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics, "_SILENCE_S", silence_s)
+    monkeypatch.setattr(slow, "LONG_S", silence_s)
     settings = make_settings(topics=("a",), checkpoint_dir="x", bootstrap_servers="127.0.0.1:1", broker_timeout_s=1.0)
     with capture_logs() as logged, pytest.raises(BrokerUnavailable):
         topics.Topics(settings)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from waiting import wait_until
 
-from totalorder.cli import options
+from totalorder import slow
 from totalorder.cli.app import main
 
 Run = Callable[..., tuple[str, str]]
@@ -69,7 +69,7 @@ SUBSCRIBE = ("subscribe", "--id", "s", "--domain", "shop", "-b", "b:1")
 
 
 def test_subscribe_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    monkeypatch.setattr(options, "_LONG_S", 0.01)
+    monkeypatch.setattr(slow, "LONG_S", 0.01)
     subscribing(monkeypatch, lambda: wait_until(lambda: said() == WAITS, "the word on the wait"))
     assert run(*SUBSCRIBE, "orders") == ("", WAITS)
 
@@ -81,7 +81,7 @@ def test_a_short_wait_is_not_talked_of(monkeypatch: pytest.MonkeyPatch, run: Run
     wait_until(
         lambda: set(threading.enumerate()) <= before,
         "the timer is cancelled",
-        bound_s=options._LONG_S / 2,
+        bound_s=slow.LONG_S / 2,
     )
 
 
@@ -112,7 +112,7 @@ def test_broker_says_that_it_starts(
         def start(self) -> None:
             self.function(*self.args, **self.kwargs)
 
-    monkeypatch.setattr(options, "Timer", AtOnce)
+    monkeypatch.setattr(slow, "Timer", AtOnce)
 
     class Broker:
         bootstrap_servers, data_dir, log_path, closed = "b:1", tmp_path, tmp_path, False

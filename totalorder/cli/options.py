@@ -4,18 +4,16 @@ Use options as annotations: `def run(servers: BootstrapServers = DEFAULT_BOOTSTR
 """
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Timer
+from contextlib import AbstractContextManager
 from typing import Annotated
 
 import typer
 
 from totalorder.errors import SettingsError
+from totalorder.slow import when_long
 
 DEFAULT_BOOTSTRAP_SERVERS = "localhost:9092"
 DEFAULT_DOMAIN = "totalorder"
-_LONG_S = 3.0
 
 BootstrapServers = Annotated[
     str,
@@ -57,13 +55,6 @@ def kafka_settings(pairs: list[str] | None) -> dict[str, str]:
     return settings
 
 
-@contextmanager
-def said_if_long(text: str) -> Iterator[None]:
-    """Says `text` on stderr, once, when the block has lasted three seconds: else it would look as if it hung."""
-    timer = Timer(_LONG_S, print, [text], {"file": sys.stderr, "flush": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+def said_if_long(text: str) -> AbstractContextManager[None]:
+    """Says `text` on stderr, once, when the block lasts long."""
+    return when_long(lambda: print(text, file=sys.stderr, flush=True))
