@@ -1,0 +1,36 @@
+"""Spark sessions that can read and write Delta tables."""
+
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from totalorder.config import make_settings
+from totalorder.streaming.session import start_session
+
+_DELTA = "io.delta.sql.DeltaSparkSessionExtension"
+_DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+def delta_conf() -> dict[str, str]:
+    """What a session must begin with to know Delta; times are shown in UTC."""
+    return {
+        "spark.sql.extensions": _DELTA,
+        "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
+        "spark.sql.session.timeZone": "UTC",
+        # A snapshot of a table's log is small here; the default of 50 tasks for it takes a second each time.
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def start_delta_session(
+    app_name: str, spark: Mapping[str, str] = {}, *, master: str = "local[2]", inherited_fd: int | None = None
+) -> SparkSession:
+    """A new session like the sequencer's (`streaming.session.start_session`), with Delta.
+
+    `spark` are settings of Spark, which win. Stop it with `streaming.session.stop_session`. Raises EnvironmentProblem
+    where Java or a jar cannot be had.
+    """
+    conf = {"spark.app.name": app_name} | delta_conf() | dict(spark)
+    # Of the sequencer's settings a session takes none but these; topics and checkpoint have to have some value.
+    settings = make_settings(topic_pattern="none", checkpoint_dir="none", master=master, spark=conf)
+    return start_session(settings, inherited_fd=inherited_fd)
