@@ -22,3 +22,7 @@ MAX_ROWS_PER_RECORD = 2_000_000
 MAX_ENTRIES_PER_RECORD = 50_000_000
 MAX_RAW_PART_BYTES = 64_000_000
 """Most bytes that one part may have when unpacked."""
+MAX_RECEIPTS_PER_RECORD = 100_000
+MAX_PARTITION_NUMBER = 2**31 - 1
+MAX_TIME_MS = 253_402_300_799_999
+"""The end of the year 9999: what comes later is no time to Python or to Spark."""

@@ -45,9 +45,14 @@ class DomainTopics:
         """Compacted: the saved positions of subscribers."""
         return f"{self.domain}.positions"
 
+    @property
+    def receipts(self) -> str:
+        """P partitions: what subscribers say that they handed to their applications."""
+        return f"{self.domain}.receipts"
+
     def own(self) -> frozenset[str]:
         """Every topic that is the domain's own, never an event topic."""
-        return frozenset({self.control, self.stamps, self.grants, self.positions, f"{self.domain}.receipts"})
+        return frozenset({self.control, self.stamps, self.grants, self.positions, self.receipts})
 
 
 def stamps_partition(topic: str, partitions: int) -> int:

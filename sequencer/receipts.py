@@ -1,0 +1,254 @@
+"""Receipts on the wire: what one process of a subscriber handed to its application, in order of delivery.
+
+The value of a record is a zstd frame around an Arrow IPC stream of one record batch; the directory is JSON in schema
+metadata. Each record stands by itself. Ascending columns are written as differences to the row before; `offset` and `n`
+to the row before of the same source or topic, which makes nearly all of them 1.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from totalorder.errors import SettingsError, WireError
+from totalorder.sequencer.codec import WireRecord
+from totalorder.sequencer.limits import (
+    MAX_PART_BYTES,
+    MAX_PARTITION_NUMBER,
+    MAX_RAW_PART_BYTES,
+    MAX_RECEIPTS_PER_RECORD,
+    MAX_TIME_MS,
+)
+from totalorder.sequencer.names import DomainTopics, valid_id, valid_nonce, valid_topic
+from totalorder.sequencer.stamps import Source
+
+Ints = npt.NDArray[np.int64]
+VERSION = 1
+KIND = "receipts"
+HEADERS = (("kind", KIND.encode()), ("version", str(VERSION).encode()))
+_METADATA = b"totalorder"
+_SCHEMA = pa.schema(
+    [
+        pa.field("generation", pa.int64(), nullable=False),
+        pa.field("sequence", pa.int64(), nullable=False),
+        pa.field("topic", pa.int32(), nullable=False),
+        pa.field("source", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("n", pa.int64(), nullable=False),
+        pa.field("g", pa.int64(), nullable=False),
+        pa.field("redelivered", pa.bool_(), nullable=False),
+        pa.field("delivered_ms", pa.int64(), nullable=False),
+    ]
+)
+_REMEDY = "Only subscribers of the domain may write there; look for another writer and restrict it"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Receipts:
+    """Deliveries of one process as columns, one row per delivery, in order of delivery.
+
+    Row r: under the process's `generation[r]` the event at `sources[source[r]]`, `offset[r]`, number `n[r]` of topic
+    `topics[topic[r]]`, at `g[r]` of π, was its delivery number `sequence[r]` (Event.sequence: 1, 2, 3 …), handed out at
+    `delivered_ms[r]` (ms since 1970 by the subscriber's clock). A repeated receipt (same id, nonce, sequence) is equal.
+    ValueError for what cannot be.
+    """
+
+    domain: str
+    id: str
+    nonce: str
+    topics: tuple[str, ...]
+    sources: tuple[Source, ...]
+    generation: Ints
+    sequence: Ints
+    topic: Ints
+    source: Ints
+    offset: Ints
+    n: Ints
+    g: Ints
+    redelivered: npt.NDArray[np.bool_]
+    delivered_ms: Ints
+
+    def __len__(self) -> int:
+        return len(self.sequence)
+
+    def __post_init__(self) -> None:
+        DomainTopics(domain=self.domain)
+        if not valid_id(self.id) or not valid_nonce(self.nonce):
+            raise ValueError(f"id {self.id!r} or nonce {self.nonce!r} is not usable")
+        if not all(valid_topic(name) for name in self.topics):
+            raise ValueError("a name in topics cannot name a topic")
+        if not all(valid_topic(name) and _is_partition(number) for name, number in self.sources):
+            raise ValueError("a source is no event partition")
+        if any(getattr(self, name).shape != (len(self),) for name in _SCHEMA.names):
+            raise ValueError("the columns differ in length")
+        _check_within("topic", self.topic, 0, len(self.topics) - 1)
+        _check_within("source", self.source, 0, len(self.sources) - 1)
+        _check_within("delivered_ms", self.delivered_ms, 0, MAX_TIME_MS)
+        _check_within("offset", self.offset, 0)
+        for name in ("generation", "sequence", "n", "g"):
+            _check_within(name, getattr(self, name), 1)
+        # Compared, not subtracted: a difference may overflow.
+        if (self.sequence[1:] <= self.sequence[:-1]).any() or (self.generation[1:] < self.generation[:-1]).any():
+            raise ValueError("sequence does not rise, or generation falls")
+
+
+def _is_partition(number: object) -> bool:
+    return type(number) is int and 0 <= number <= MAX_PARTITION_NUMBER
+
+
+def _check_within(name: str, column: Ints, least: int, most: int | None = None) -> None:
+    if len(column) and (column.min() < least or (most is not None and column.max() > most)):
+        raise ValueError(f"{name} is out of range")
+
+
+def encode_receipts(receipts: Receipts, max_part_bytes: int = MAX_PART_BYTES) -> tuple[WireRecord, ...]:
+    """The records of some deliveries, none for none; a single one may be larger than `max_part_bytes`."""
+    values = _parts(receipts, 0, len(receipts), max_part_bytes)
+    return tuple(WireRecord(value=value, headers=HEADERS) for value in values)
+
+
+def _parts(receipts: Receipts, start: int, end: int, max_part_bytes: int) -> Iterator[bytes]:
+    count = end - start
+    if count == 0:
+        return
+    if count <= MAX_RECEIPTS_PER_RECORD:
+        value = _encode_rows(receipts, start, end)
+        if len(value) <= max_part_bytes or count == 1:
+            yield value
+            return
+    middle = (start + end) // 2
+    yield from _parts(receipts, start, middle, max_part_bytes)
+    yield from _parts(receipts, middle, end, max_part_bytes)
+
+
+def _encode_rows(receipts: Receipts, start: int, end: int) -> bytes:
+    rows = slice(start, end)
+    topics, topic = np.unique(receipts.topic[rows], return_inverse=True)
+    sources, source = np.unique(receipts.source[rows], return_inverse=True)
+    columns = {
+        "generation": np.diff(receipts.generation[rows], prepend=0),
+        "sequence": np.diff(receipts.sequence[rows], prepend=0),
+        "topic": topic,
+        "source": source,
+        "offset": _steps(receipts.offset[rows], source),
+        "n": _steps(receipts.n[rows], topic),
+        "g": np.diff(receipts.g[rows], prepend=0),
+        "redelivered": receipts.redelivered[rows],
+        "delivered_ms": np.diff(receipts.delivered_ms[rows], prepend=0),
+    }
+    directory = {
+        "domain": receipts.domain,
+        "id": receipts.id,
+        "nonce": receipts.nonce,
+        "topics": [receipts.topics[index] for index in topics.tolist()],
+        "sources": [receipts.sources[index] for index in sources.tolist()],
+    }
+    schema = _SCHEMA.with_metadata({_METADATA: json.dumps(directory, separators=(",", ":")).encode()})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        arrays = [pa.array(columns[field.name], field.type) for field in schema]
+        writer.write_batch(pa.record_batch(arrays, schema=schema))
+    return bytes(pa.compress(sink.getvalue(), codec="zstd", asbytes=True))
+
+
+def _steps(values: Ints, group: Ints) -> Ints:
+    """Each value's difference to the one before it in its group; the first of a group as it is."""
+    order, first, _ = _grouped(group)
+    ordered = values[order]
+    steps = np.diff(ordered, prepend=0)
+    steps[first] = ordered[first]
+    found = np.empty_like(steps)
+    found[order] = steps
+    return found
+
+
+def _sums(steps: Ints, group: Ints) -> Ints:
+    """The values of which `_steps` made the steps."""
+    order, first, counts = _grouped(group)
+    ordered = steps[order]
+    sums = np.cumsum(ordered)
+    sums -= np.repeat(sums[first] - ordered[first], counts)
+    found = np.empty_like(sums)
+    found[order] = sums
+    return found
+
+
+def _grouped(group: Ints) -> tuple[Ints, Ints, Ints]:
+    """The order that puts groups together, where each begins in it, and their sizes."""
+    order = np.argsort(group, kind="stable")
+    _, first, counts = np.unique(group[order], return_index=True, return_counts=True)
+    return order, first, counts
+
+
+def decode_receipts(value: bytes | None, headers: Mapping[str, bytes]) -> Receipts:
+    """Reads one record; WireError for anything that the encoder cannot have written."""
+    if headers.get("kind") != KIND.encode():
+        raise WireError(f"a record of receipts has no header kind={KIND}", remedy=_REMEDY)
+    if headers.get("version") != str(VERSION).encode():
+        raise WireError(
+            f"a record of receipts has version {headers.get('version')!r}; this program reads {VERSION}",
+            remedy="Update totalorder on this side",
+        )
+    if value is None:
+        raise WireError("a record of receipts has no value", remedy=_REMEDY)
+    try:
+        return _decode_rows(*_unpack(value))
+    except (
+        pa.ArrowException,
+        SettingsError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        StopIteration,
+        RecursionError,
+    ) as error:
+        raise WireError(f"a record of receipts cannot be read: {error!r}", remedy=_REMEDY) from None
+
+
+def _unpack(value: bytes) -> tuple[pa.RecordBatch, Any]:
+    with pa.CompressedInputStream(pa.BufferReader(value), "zstd") as stream:
+        raw = stream.read(MAX_RAW_PART_BYTES + 1)
+    if len(raw) > MAX_RAW_PART_BYTES:
+        raise ValueError(f"more than {MAX_RAW_PART_BYTES} bytes when unpacked")
+    with pa.ipc.open_stream(raw) as reader:
+        if not reader.schema.equals(_SCHEMA, check_metadata=False):
+            raise ValueError("unexpected columns")
+        record = reader.read_next_batch()
+        record.validate(full=True)
+        return record, json.loads((reader.schema.metadata or {})[_METADATA])
+
+
+def _decode_rows(record: pa.RecordBatch, directory: Any) -> Receipts:
+    if not 0 < record.num_rows <= MAX_RECEIPTS_PER_RECORD:
+        raise ValueError(f"{record.num_rows} rows")
+    if any(column.null_count for column in record.columns):
+        raise ValueError("a value is missing")
+    columns = {name: record.column(name).to_numpy(zero_copy_only=False) for name in _SCHEMA.names}
+    topic, source = columns["topic"].astype(np.int64), columns["source"].astype(np.int64)
+    return Receipts(
+        domain=_text(directory["domain"]),
+        id=_text(directory["id"]),
+        nonce=_text(directory["nonce"]),
+        topics=tuple(_text(name) for name in directory["topics"]),
+        sources=tuple((_text(name), number) for name, number in directory["sources"]),
+        generation=np.cumsum(columns["generation"]),
+        sequence=np.cumsum(columns["sequence"]),
+        topic=topic,
+        source=source,
+        offset=_sums(columns["offset"], source),
+        n=_sums(columns["n"], topic),
+        g=np.cumsum(columns["g"]),
+        redelivered=columns["redelivered"],
+        delivered_ms=np.cumsum(columns["delivered_ms"]),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")
+    return value
