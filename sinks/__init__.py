@@ -1,0 +1,1 @@
+"""The lineage of a domain: Delta tables of what happened, and the audits on them (`totalorder.sinks`)."""
