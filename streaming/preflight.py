@@ -76,17 +76,21 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
                 "max.message.bytes": str(OWN_MAX_BYTES),
             },
         ),
-        NewTopic(
-            name=names.stamps,
-            partitions=settings.stamps_partitions,
-            configs={
-                **common,
-                "cleanup.policy": "delete",
-                "retention.ms": str(retention),
-                "retention.bytes": "-1",
-                "message.timestamp.type": "LogAppendTime",
-                "max.message.bytes": str(OWN_MAX_BYTES),
-            },
+        # Receipts are judged against stamps: they are kept as long, and stamped by the same clock.
+        *(
+            NewTopic(
+                name=name,
+                partitions=settings.stamps_partitions,
+                configs={
+                    **common,
+                    "cleanup.policy": "delete",
+                    "retention.ms": str(retention),
+                    "retention.bytes": "-1",
+                    "message.timestamp.type": "LogAppendTime",
+                    "max.message.bytes": str(OWN_MAX_BYTES),
+                },
+            )
+            for name in (names.stamps, names.receipts)
         ),
         NewTopic(
             name=names.grants,

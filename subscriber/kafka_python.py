@@ -244,11 +244,19 @@ class KafkaPythonTransport:
                     time.sleep(_RETRY_S)
 
     def send(
-        self, partition: Partition, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None
+        self,
+        partition: Partition,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        headers: Sequence[tuple[str, bytes]] = (),
+        timeout_s: float | None = None,
     ) -> int:
         """See Transport."""
         with kafka_clients.kafka_errors(self._servers):
-            future = self._producer.send(partition.topic, value=value, key=key, partition=partition.number)
+            future = self._producer.send(
+                partition.topic, value=value, key=key, headers=list(headers), partition=partition.number
+            )
             return int(future.get(timeout=self._outage_timeout_s if timeout_s is None else timeout_s).offset)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The work behind a Subscriber: requests, the feeding of the delivery machine, saved positions.
+"""The work behind a Subscriber: requests, the feeding of the delivery machine, receipts, saved positions.
 
 It carries bytes between a Transport and the machine and keeps times; what may be delivered is the machine's decision
 alone. Nothing here runs by itself: `pump` is called by whoever waits for events.
@@ -50,6 +50,7 @@ from totalorder.sequencer.position import Position, SavedPosition, decode_saved,
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.event import Event
 from totalorder.subscriber.naming import crc_of, topic_of
+from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 _ATTEMPTS = 5
@@ -59,6 +60,10 @@ _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _REFRESH_S = 60.0
 """Even where each acknowledgement is saved: without events the offsets to resume from would age out of retention."""
+_RECEIPTS_REMEDY = (
+    "Check that `totalorder sequence` runs; one of an older release keeps no receipts: update it, or go without by "
+    "receipts=False (--no-receipts)"
+)
 _NEWS_S = 1.0
 """However much is ready, grants are read this often."""
 
@@ -75,6 +80,7 @@ class SessionSettings:
     max_buffered: int = 1_000
     max_waiting: int = 50_000
     begin_anew: bool = False
+    receipts: bool = True
 
     def __post_init__(self) -> None:
         DomainTopics(domain=self.domain)
@@ -107,7 +113,13 @@ class Session:
     """One process's life as a subscriber. After an error only `close` makes sense."""
 
     def __init__(
-        self, transport: Transport, settings: SessionSettings, *, nonce: str, clock: Callable[[], float]
+        self,
+        transport: Transport,
+        settings: SessionSettings,
+        *,
+        nonce: str,
+        clock: Callable[[], float],
+        wall_clock: Callable[[], float],
     ) -> None:
         self.ready: deque[Event] = deque()
         self.finished: Finished | None = None
@@ -121,6 +133,9 @@ class Session:
         self._positions = Partition(self._names.positions, 0)
         """Where positions of this id are saved; the true number is known once the topic is there."""
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
+        self._journal = Journal(
+            transport, domain=settings.domain, id=settings.id, nonce=nonce, clock=clock, wall_clock=wall_clock
+        )
         self._stamps_count = 0
         self._assemblers: dict[int, StampsAssembler] = {}
         self._first_parts: dict[int, int] = {}
@@ -149,8 +164,9 @@ class Session:
         self._stamps_count = self._count(self._names.stamps, deadline)
         ends = self._stamps_ends()
         history = self._read_through(self._grants, deadline)
-        count = self._count(self._names.positions, deadline)
-        self._positions = Partition(self._names.positions, stamps_partition(self._settings.id, count))
+        self._positions = self._partition_of_id(self._names.positions, deadline)
+        if self._settings.receipts:
+            self._journal.open(self._partition_of_id(self._names.receipts, deadline, _RECEIPTS_REMEDY))
         saves: list[Record] = []
         if not self._settings.begin_anew:
             read = self._read_through(self._positions, deadline)
@@ -206,11 +222,15 @@ class Session:
         self._stale_keys = set(saves)
         return max((decode_saved(value) for value in saves.values()), key=lambda saved: saved.age, default=None)
 
-    def _count(self, topic: str, deadline: float) -> int:
+    def _partition_of_id(self, topic: str, deadline: float, remedy: str = "") -> Partition:
+        """Where a topic of the domain's holds what this id writes."""
+        return Partition(topic, stamps_partition(self._settings.id, self._count(topic, deadline, remedy)))
+
+    def _count(self, topic: str, deadline: float, remedy: str = "") -> int:
         """Partitions of one of the domain's topics, which the sequencer makes when it first runs."""
         while not (count := self._transport.partitions(topic)):
             if self._clock() >= deadline:
-                raise self._no_sequencer(f"there is no topic {topic}")
+                raise self._no_sequencer(f"there is no topic {topic}", remedy)
             self._transport.poll(_WAIT_S)
         return count
 
@@ -296,11 +316,11 @@ class Session:
         at = Partition(self._names.control, 0)
         return self._transport.send(at, self._settings.id.encode(), encode_request(request), timeout_s=timeout_s)
 
-    def _no_sequencer(self, why: str) -> SequencerUnavailable:
+    def _no_sequencer(self, why: str, remedy: str = "") -> SequencerUnavailable:
         return SequencerUnavailable(
             f"no answer from the sequencer of domain {self._settings.domain!r} within "
             f"{self._settings.start_timeout_s:g} s: {why}",
-            remedy="Check that `totalorder sequence` runs for this domain, on this broker",
+            remedy=remedy or "Check that `totalorder sequence` runs for this domain, on this broker",
         )
 
     # --- work ---------------------------------------------------------------------------------------------------------
@@ -323,7 +343,9 @@ class Session:
             self._keep()
 
     def _keep(self) -> None:
-        """Renews the lease and saves the position when it is time."""
+        """Renews the lease, sends receipts and saves the position when it is time."""
+        if self._journal.full:
+            self._journal.send()
         now = self._clock()
         try:
             if self._renew_at is not None and now >= self._renew_at and self.finished is None:
@@ -331,11 +353,19 @@ class Session:
                 renewal = Renew(id=self._settings.id, generation=self.generation, nonce=self._nonce)
                 self._send_control(renewal, timeout_s=_TIMED_SEND_S)
                 self._renew_at = now + self._settings.lease_s / 3
+            if self._journal.due:
+                self._journal.send(_TIMED_SEND_S)
             if self.generation and now >= self._save_at:
                 self.save(timeout_s=_TIMED_SEND_S)
         except BrokerUnavailable:
             # Nothing is lost by being late. How long an outage is borne, poll decides.
             pass
+
+    def hand_out(self) -> Event:
+        """The next event that is ready, for the application."""
+        event = self.ready.popleft()
+        self._journal.note(event, self.generation)
+        return event
 
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""
@@ -460,6 +490,8 @@ class Session:
             return
         position = self._machine.position()
         if last or position != self._saved:
+            # A position is a promise not to deliver again: without its receipt the delivery would be lost to audits.
+            self._journal.send(timeout_s)
             saved = SavedPosition(
                 id=self._settings.id,
                 generation=self.generation,
@@ -482,8 +514,12 @@ class Session:
         return self._machine
 
     def close(self, *, save: bool, handed: int) -> None:
-        """Saves what was acknowledged, and lets go of the transport; `handed` is the last event the application got."""
+        """Sends receipts, saves what was acknowledged, and lets go of the transport.
+
+        `handed` is the last event the application got.
+        """
         try:
+            self._journal.send()
             if save and self.generation:
                 self.save(last=self._machine.acknowledged_sequence == handed)
         except BrokerUnavailable:

@@ -41,8 +41,10 @@ class Subscriber:
     within each `ack`, a few milliseconds: acknowledge every hundredth event where that is too slow. With
     `save_interval_s` they are saved that often instead, at each change and on `close`, and what a killed process
     acknowledged since the last time comes again. At most about `max_buffered` events wait per Kafka partition.
-    `kafka` takes client settings by their Java names. For use by one thread, but for `stop`. `transport`, `clock` and
-    `nonce` (which must differ for each process) are for tests.
+    With `receipts` what was delivered is told to the domain, so that the order can be audited: before each position is
+    saved, and within about a second while events are polled for. `kafka` takes client settings by their Java names. For
+    use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must differ for each
+    process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
     SettingsError. Later: Fenced, SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker
@@ -63,9 +65,11 @@ class Subscriber:
         outage_timeout_s: float = 60.0,
         save_interval_s: float = 0.0,
         max_buffered: int = 1_000,
+        receipts: bool = True,
         kafka: Mapping[str, str] | None = None,
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
         nonce: str | None = None,
     ) -> None:
         if start not in ("saved", "new"):
@@ -79,6 +83,7 @@ class Subscriber:
             save_interval_s=save_interval_s,
             max_buffered=max_buffered,
             begin_anew=start == "new",
+            receipts=receipts,
         )
         if transport is None:
             from totalorder.subscriber.kafka_python import KafkaPythonTransport
@@ -87,7 +92,9 @@ class Subscriber:
                 bootstrap_servers, kafka, outage_timeout_s=outage_timeout_s, max_poll_records=max_buffered
             )
         self._clock = clock
-        self._session = Session(transport, settings, nonce=nonce or secrets.token_hex(12), clock=clock)
+        self._session = Session(
+            transport, settings, nonce=nonce or secrets.token_hex(12), clock=clock, wall_clock=wall_clock
+        )
         self._failure: Error | None = None
         self._handed = 0
         self._stopped = self._closed = self._own_end = False
@@ -119,7 +126,7 @@ class Subscriber:
         if not self._session.ready or self._session.held:
             self._check_end()
             return None
-        event = self._session.ready.popleft()
+        event = self._session.hand_out()
         self._handed = event.sequence
         return event
 
@@ -219,7 +226,10 @@ class Subscriber:
         self._stopped = True
 
     def close(self) -> None:
-        """Saves the acknowledged position and lets go of Kafka; the subscription itself goes on. Again: nothing."""
+        """Sends the receipts, saves the acknowledged position and lets go of Kafka; again: nothing.
+
+        The subscription itself goes on.
+        """
         if not self._closed:
             self._closed = True
             self._session.close(save=not isinstance(self._failure, Fenced), handed=self._handed)
@@ -230,7 +240,11 @@ class Subscriber:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        except Error:
+            if error is None:
+                raise
 
     def _check(self) -> None:
         if self._failure is not None:

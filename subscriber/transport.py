@@ -71,7 +71,13 @@ class Transport(Protocol):
         ...
 
     def send(
-        self, partition: Partition, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None
+        self,
+        partition: Partition,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        headers: Sequence[tuple[str, bytes]] = (),
+        timeout_s: float | None = None,
     ) -> int:
         """Writes a record; it is durable when this returns its offset.
 

@@ -1,13 +1,11 @@
 """The Subscriber over Kafka in memory: what a user sees, without a broker."""
 
-import random
 import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
-from sim_kafka import SimKafka, SimTransport
-from sim_sequencer import Domain, SimSequencer
+from sim_small import World, take
 
 from totalorder.errors import (
     BrokerUnavailable,
@@ -22,54 +20,6 @@ from totalorder.errors import (
 from totalorder.sequencer.control import Unsubscribe, encode_request
 from totalorder.subscriber import Event, Subscriber
 from totalorder.subscriber.transport import Partition
-
-
-class World:
-    """A domain with topics a, b, c of two partitions each, a sequencer that runs at each poll, and a clock."""
-
-    def __init__(self, **domain: object) -> None:
-        self.kafka = SimKafka()
-        self.now = 0.0
-        for topic in "abc":
-            self.kafka.create(topic, 2)
-        self.rng = random.Random(1)
-        self.sequencer = SimSequencer(self.kafka, Domain(**domain), list("abc"), self.rng)  # type: ignore[arg-type]
-        self.running = True
-        self.count = 0
-
-    def tick(self, timeout_s: float) -> None:
-        self.now += max(timeout_s, 0.001)
-        self.sequencer.time_ms += max(1, round(timeout_s * 1000))
-        if self.running:
-            self.sequencer.run()
-
-    def publish(self, topic: str, value: str | None = None) -> None:
-        self.count += 1
-        partition = Partition(topic, self.count % 2)
-        text = value if value is not None else f"{topic}{self.count}"
-        self.kafka.append(partition, value=text.encode(), timestamp_ms=self.count)
-
-    def subscriber(self, topics: str, id: str = "s", **settings: object) -> Subscriber:  # noqa: A002
-        transport = SimTransport(self.kafka, self.rng, self.tick)
-        return Subscriber(
-            list(topics),
-            id=id,
-            domain="d",
-            transport=transport,
-            clock=lambda: self.now,
-            **settings,  # type: ignore[arg-type]
-        )
-
-
-def take(subscriber: Subscriber, count: int) -> list[Event]:
-    """The next events, acknowledged."""
-    events = []
-    for _ in range(count):
-        event = subscriber.poll(60)
-        assert event is not None
-        subscriber.ack(event)
-        events.append(event)
-    return events
 
 
 @pytest.mark.parametrize("m", [1, 2])
@@ -358,7 +308,7 @@ def test_wrong_settings_are_refused_before_anything_is_sent() -> None:
     world = World()
     bad: list[Callable[[], Subscriber]] = [
         lambda: world.subscriber(""),
-        lambda: Subscriber("abc", id="s", domain="d", transport=SimTransport(world.kafka, world.rng, world.tick)),
+        lambda: Subscriber("abc", id="s", domain="d", transport=world.transport()),
         lambda: world.subscriber("a", id="a/b"),
         lambda: world.subscriber("a", lease_s=-1),
         lambda: world.subscriber("a", start_timeout_s=0),
@@ -443,22 +393,12 @@ def test_a_broker_that_is_gone_does_not_hide_what_went_wrong_before() -> None:
     """Closing saves the position; when that fails, the one saved before still holds and the block's error is seen."""
     world = World()
 
-    class Dying(SimTransport):
-        dead = False
-
-        def send(
-            self, partition: Partition, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None
-        ) -> int:
-            if self.dead:
-                raise BrokerUnavailable("gone")
-            return super().send(partition, key, value)
-
     def work() -> None:
-        transport = Dying(world.kafka, world.rng, world.tick)
-        with Subscriber(["a"], id="s", domain="d", transport=transport, clock=lambda: world.now) as subscriber:
+        transport = world.transport()
+        with world.subscriber("a", transport=transport) as subscriber:
             world.publish("a")
-            take(subscriber, 1)
-            transport.dead = True
+            assert subscriber.poll(60) is not None
+            transport.refused = dict.fromkeys(("d.positions", "d.receipts"), BrokerUnavailable("gone"))
             raise RuntimeError("mine")
 
     with pytest.raises(RuntimeError, match="mine"):

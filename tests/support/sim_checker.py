@@ -2,6 +2,7 @@
 
 from itertools import combinations
 
+from sim_receipts import receipts_of
 from sim_sequencer import PiItem, naive_pi
 from sim_world import Process, Slot, World
 
@@ -48,6 +49,7 @@ class Checker:
             lives = self._lives(slot)
             for life in range(max(lives.values()) + 1):
                 self._check_life(slot, lives, life)
+            self._check_receipts(slot)
         self._check_pairs()
         return sum(len(process.events) for slot in self.world.slots for process in slot.processes)
 
@@ -174,6 +176,31 @@ class Checker:
         if through is not None:
             return through
         return next((a.g for a in self.answers if isinstance(a, Grant) and self.world.by_nonce[a.nonce] is process), 0)
+
+    def _check_receipts(self, slot: Slot) -> None:
+        """No receipt without a delivery, and no saved delivery without a receipt."""
+        receipts = receipts_of(self.world.kafka, slot.id)
+        for nonce, process in self.world.by_nonce.items():
+            if process.id != slot.id:
+                continue
+            mine = [receipt for receipt in receipts if receipt.nonce == nonce]
+            if not process.receipts:
+                assert not mine, f"{slot.id}: receipts that were not asked for"
+                continue
+            assert [receipt.sequence for receipt in mine] == list(range(1, len(mine) + 1)), f"{slot.id}: gaps"
+            for receipt, event in zip(mine, process.events, strict=False):
+                assert receipt.is_of(event), f"{slot.id}: {receipt} of {event}"
+            assert max(process.durable, self._saved(nonce)) <= len(mine) <= len(process.events), f"{slot.id}: receipts"
+            generations = [receipt.generation for receipt in mine]
+            assert generations == sorted(generations), f"{slot.id}: generations fall"
+
+    def _saved(self, nonce: str) -> int:
+        """How many deliveries of a process lie within a position that it saved; told for m = 1 only."""
+        process = self.world.by_nonce[nonce]
+        log = self.world.kafka.logs.get(self.world.positions_of(process.id), [])
+        saves = [decode_saved(record.value) for record in log if record.value is not None]
+        through = max((saved.position.g for saved in saves if saved.nonce == nonce), default=0)
+        return sum(event.g <= through for event in process.events) if self.world.domain.min_subscriptions == 1 else 0
 
     # --- all subscribers ----------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """Kafka in memory, for simulations: logs, and a Transport that polls them as unfairly as a seed says."""
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from totalorder.errors import EventsLost
+from totalorder.errors import Error, EventsLost
 from totalorder.subscriber.transport import Partition, Record
 
 
@@ -74,7 +74,8 @@ class SimTransport:
     """A Transport. Each poll serves a random choice of partitions, a random number of records of each.
 
     `on_poll` runs the rest of the world before each poll, so that one that waits is answered. With `crash_in` = k the
-    k-th poll or send from here on kills the process, a send before or after the record is written.
+    k-th poll or send from here on kills the process, a send before or after the record is written. `refused` holds the
+    errors that sends to some topics raise; `sent` are the topics of all others, in order.
     """
 
     def __init__(
@@ -92,6 +93,8 @@ class SimTransport:
         self.paused: set[Partition] = set()
         self.closed = False
         self.crash_in: int | None = None
+        self.refused: Mapping[str, Error] = {}
+        self.sent: list[str] = []
 
     def partitions(self, topic: str) -> int:
         return self.kafka.topics.get(topic, 0)
@@ -150,13 +153,22 @@ class SimTransport:
         return all(position >= self.kafka.ends.get(at, 0) for at, position in self.positions.items())
 
     def send(
-        self, partition: Partition, key: bytes | None, value: bytes | None, *, timeout_s: float | None = None
+        self,
+        partition: Partition,
+        key: bytes | None,
+        value: bytes | None,
+        *,
+        headers: Sequence[tuple[str, bytes]] = (),
+        timeout_s: float | None = None,
     ) -> int:
         assert not self.closed
+        if partition.topic in self.refused:
+            raise self.refused[partition.topic]
         killed = self._is_killed()
         if killed and self.rng.random() < 0.5:
             raise SimCrash
-        offset = self.kafka.append(partition, key=key, value=value)
+        offset = self.kafka.append(partition, key=key, value=value, headers=headers)
+        self.sent.append(partition.topic)
         if killed:
             raise SimCrash
         return offset

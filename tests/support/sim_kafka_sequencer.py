@@ -44,9 +44,10 @@ class ThreadSequencer:
                     self.names.grants: {"num_partitions": 1, "configs": compact},
                     self.names.positions: {"num_partitions": self.config.stamps_partitions, "configs": compact},
                     self.names.stamps: {"num_partitions": self.config.stamps_partitions},
+                    self.names.receipts: {"num_partitions": self.config.stamps_partitions},
                 }
             )
-            admin.wait_for_topics(sorted(self.names.own() - {f"{self.domain}.receipts"}))
+            admin.wait_for_topics(sorted(self.names.own()))
         self._thread.start()
         return self
 

@@ -64,6 +64,7 @@ class SimSequencer:
         self.kafka.create(self.names.grants, 1)
         self.kafka.create(self.names.stamps, self.domain.stamps_partitions)
         self.kafka.create(self.names.positions, self.domain.stamps_partitions)
+        self.kafka.create(self.names.receipts, self.domain.stamps_partitions)
         self.states = [
             initial_state(
                 EngineConfig(

@@ -28,6 +28,7 @@ class Process:
     positions_seen: int
     """Records on the positions topic when it began."""
     save_interval_s: float
+    receipts: bool
     subscriber: Subscriber | None = None
     transport: SimTransport | None = None
     generation: int = 0
@@ -160,6 +161,7 @@ class World:
             anew=anew,
             positions_seen=len(self.kafka.logs.get(self.positions_of(slot.id), [])),
             save_interval_s=self.rng.choice([0, 0, 3]),
+            receipts=self.rng.random() < 0.9,
         )
         process.transport = SimTransport(
             self.kafka, self.rng, self.tick, fair=self.healed, most=50 if self.healed else 4
@@ -184,8 +186,10 @@ class World:
                 start_timeout_s=10_000,
                 save_interval_s=process.save_interval_s,
                 max_buffered=self.max_buffered,
+                receipts=process.receipts,
                 transport=process.transport,
                 clock=lambda: self.now,
+                wall_clock=lambda: START_MS / 1000 + self.now,
                 nonce=nonce,
             )
             process.generation = process.subscriber.metrics().generation

@@ -56,6 +56,9 @@ def run(
     start_timeout_s: Annotated[
         float, typer.Option("--start-timeout", min=0.1, metavar="SECONDS", help="Wait this long for the sequencer.")
     ] = 60.0,
+    receipts: Annotated[
+        bool, typer.Option("--receipts/--no-receipts", help="Tell the domain what was delivered, for audits.")
+    ] = True,
     domain: Domain = DEFAULT_DOMAIN,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     kafka: Kafka = None,
@@ -76,6 +79,7 @@ def run(
             start="new" if new else "saved",
             lease_s=lease_s,
             start_timeout_s=start_timeout_s,
+            receipts=receipts,
             kafka=settings,
         )
     with subscriber:
