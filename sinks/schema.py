@@ -20,12 +20,17 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table: its rows lie clustered by `layout`; one row, and no more, has each value of `key`."""
+    """A table: its rows lie clustered by `layout`; one row, and no more, has each value of `key`.
+
+    `arrival` are the columns in which two copies of one row may differ: where and when Kafka had its record, and what
+    could still be read then. All others must agree.
+    """
 
     columns: tuple[Column, ...]
     comment: str
     key: tuple[str, ...]
     layout: tuple[str, ...]
+    arrival: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,6 +57,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             comment="Every event that was stamped, once: its place in the log and its timestamp.",
             key=("g",),
             layout=("topic", "g"),
+            arrival=("event_time", "stamped_time", "read_crc32", "payload", "stamps_offset"),
             columns=_columns(
                 ("topic", "STRING", "The pub/sub topic, within which n counts."),
                 ("kafka_topic", "STRING", "The Kafka topic that holds the event."),
@@ -86,6 +92,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             "here only when all of its events stand in `events`.",
             key=("stamps_partition", "batch"),
             layout=("stamps_partition", "batch"),
+            arrival=("stamped_time", "stamps_offset", "next_stamps_offset"),
             columns=_columns(
                 ("stamps_partition", "INT", "The partition of the stamps topic."),
                 ("partitions", "INT", "How many stamps partitions there are."),
@@ -113,6 +120,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             "grants is compacted by Kafka, so a lineage that begins late lacks earlier answers.",
             key=("g",),
             layout=("subscriber", "g"),
+            arrival=("answered_time", "grants_offset"),
             columns=_columns(
                 ("subscriber", "STRING", "The subscriber's id; empty for a rejected record that told none."),
                 ("generation", "BIGINT", "Rises with each change of the subscription."),
@@ -148,6 +156,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             comment="What each subscriber reported to have handed to its application, in its own order.",
             key=("subscriber", "nonce", "delivery_index"),
             layout=("subscriber", "g"),
+            arrival=("receipt_time", "receipts_partition", "receipts_offset"),
             columns=_columns(
                 ("subscriber", "STRING", "The subscriber's id."),
                 ("generation", "BIGINT", "Its generation at the delivery; a subscriber's order is (this, the index)."),

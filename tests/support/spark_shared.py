@@ -5,7 +5,8 @@ from functools import cache
 from pyspark.sql import SparkSession
 
 from totalorder.config import Settings, make_settings
-from totalorder.streaming.session import start_session
+from totalorder.sinks.runner import SPARK
+from totalorder.sinks.session import start_delta_session
 
 QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Compiles less: a short run needs half the processor time."""
@@ -13,8 +14,8 @@ QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+Use
 
 @cache
 def shared_session() -> SparkSession:
-    """Started when the first test asks; its Java ends with this process."""
-    return start_session(make_settings(topic_pattern="unused", checkpoint_dir="unused", spark=QUICK_JAVA))
+    """Started when the first test asks, for sequencer and lineage; its Java ends with this process."""
+    return start_delta_session("tests", SPARK | QUICK_JAVA)
 
 
 def settings_for(domain: str, bootstrap_servers: str, checkpoint_dir: object, **more: object) -> Settings:

@@ -21,7 +21,7 @@ import typer
 
 from totalorder.errors import Error, SettingsError
 
-COMMANDS = ("demo", "broker", "sequence", "publish", "subscribe", "topics", "inspect")
+COMMANDS = ("demo", "broker", "sequence", "lineage", "publish", "subscribe", "topics", "inspect", "audit", "sql")
 
 # What brings a package that a base install is without.
 _EXTRAS = {

@@ -1,0 +1,342 @@
+"""Kafka records of stamps, grants and receipts as rows of the lineage tables. Pure: no Kafka, no Spark, no clock."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from totalorder.errors import Contradiction, EventsLost, WireError
+from totalorder.sequencer.codec import StampsAssembler
+from totalorder.sequencer.control import Answer, Ended, Grant, Rejection, Renewed, Repeated, decode_answer
+from totalorder.sequencer.receipts import Receipts, decode_receipts
+from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sinks.schema import TABLES
+
+Ints = npt.NDArray[np.int64]
+TIME = pa.timestamp("us", "UTC")
+_NEXT_OFFSETS = pa.list_(
+    pa.struct([("kafka_topic", pa.string()), ("partition", pa.int32()), ("next_offset", pa.int64())])
+)
+_TYPES = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+    "TIMESTAMP": TIME,
+    "ARRAY<STRING>": pa.list_(pa.string()),
+    "MAP<STRING,BIGINT>": pa.map_(pa.string(), pa.int64()),
+    "ARRAY<STRUCT<kafka_topic:STRING,partition:INT,next_offset:BIGINT>>": _NEXT_OFFSETS,
+}
+SCHEMAS: Mapping[str, pa.Schema] = {
+    name: pa.schema([(column.name, _TYPES[column.type]) for column in table.columns]) for name, table in TABLES.items()
+}
+"""Each table's columns in Arrow."""
+_KINDS = {Grant: "granted", Ended: "ended", Rejection: "rejected", Renewed: "renewed", Repeated: "repeated"}
+_TWO_WRITERS = "Two sequencers write to this domain, or a checkpoint was replaced: stop one, begin a new domain"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRecord:
+    """A Kafka record of one of the domain's own topics; `time_ms` is the broker's."""
+
+    partition: int
+    offset: int
+    time_ms: int
+    value: bytes | None
+    headers: Mapping[str, bytes]
+
+
+# --- stamps -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainEnd:
+    """The last batch of a stamps partition that is known; `next_offset` is where the log goes on after it."""
+
+    batch: int
+    digest: str
+    g: int
+    incarnation: int
+    next_offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedBatch:
+    """A batch and where it stands in its stamps partition: offsets of its first part and behind its last."""
+
+    stamped: StampedBatch
+    time_ms: int
+    offset: int
+    next_offset: int
+    repeated: bool
+    """Whether a batch of this number was there before: its content has still to be compared."""
+
+
+class StampsReader:
+    """Reads one stamps partition in log order, from the end of a known chain or from wherever its log begins."""
+
+    def __init__(self, *, domain: str, partition: int, end: ChainEnd | None = None) -> None:
+        self._name = f"{domain}.stamps[{partition}]"
+        self._assembler = StampsAssembler(domain=domain, partition=partition)
+        self._first_offset = 0
+        self._end = end
+
+    def add(self, record: LogRecord) -> LoggedBatch | None:
+        """Takes the next record; returns the batch that it completes, unless a job wrote it that another replaced.
+
+        WireError for what is no record of stamps; EventsLost when batches are missing before it; Contradiction when it
+        does not continue the chain.
+        """
+        if record.headers.get("part") == b"0":
+            self._first_offset = record.offset
+        stamped = self._assembler.add(record.value, record.headers)
+        if stamped is None or (self._end is not None and stamped.incarnation < self._end.incarnation):
+            return None
+        repeated = self._end is not None and stamped.batch <= self._end.batch
+        logged = LoggedBatch(
+            stamped=stamped,
+            time_ms=record.time_ms,
+            offset=self._first_offset,
+            next_offset=record.offset + 1,
+            repeated=repeated,
+        )
+        if not repeated:
+            self._follow(logged)
+        return logged
+
+    def _follow(self, logged: LoggedBatch) -> None:
+        stamped, end = logged.stamped, self._end
+        if end is not None and stamped.batch > end.batch + 1:
+            raise EventsLost(
+                f"{self._name} goes from batch {end.batch} to {stamped.batch}: Kafka no longer has what lies between",
+                remedy="Nothing was skipped. Keep the tables as they are, and begin new ones under another root",
+            )
+        if end is not None and (stamped.previous_digest != end.digest or stamped.g < end.g):
+            raise Contradiction(
+                f"batch {stamped.batch} of {self._name} does not continue batch {end.batch} ({end.digest[:12]})",
+                remedy=_TWO_WRITERS,
+            )
+        self._end = ChainEnd(
+            batch=stamped.batch,
+            digest=stamped.digest,
+            g=stamped.g,
+            incarnation=stamped.incarnation,
+            next_offset=logged.next_offset,
+        )
+
+
+def event_rows(batches: Sequence[LoggedBatch]) -> pa.Table:
+    """Rows of `events`, without what only the events themselves tell (`with_reads` fills that in)."""
+    names, kafka_topics = _Codes(), _Codes()
+    parts = [_batch_columns(logged, names, kafka_topics) for logged in batches]
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    given = {name: pa.array(columns[name]) for name in ("offset", "n", "g", "keyframe")} | {
+        "topic": names.texts(columns["topic"]),
+        "kafka_topic": kafka_topics.texts(columns["kafka_topic"]),
+        "partition": pa.array(columns["partition"], pa.int32()),
+        "crc32": pa.array(columns["crc"]),
+        "entries": _entries([logged.stamped for logged in batches], names),
+    }
+    given |= _of_batch(batches)
+    return _table("events", batches[0].stamped.domain, len(columns["g"]), given)
+
+
+def _of_batch(batches: Sequence[LoggedBatch]) -> dict[str, pa.Array]:
+    """What all events of a batch have in common, once for each event."""
+    per_batch = _arrays(
+        "events",
+        {
+            "batch": [logged.stamped.batch for logged in batches],
+            "incarnation": [logged.stamped.incarnation for logged in batches],
+            "batch_time": [logged.stamped.time_ms * 1000 for logged in batches],
+            "stamped_time": [logged.time_ms * 1000 for logged in batches],
+            "stamps_partition": [logged.stamped.partition for logged in batches],
+            "stamps_offset": [logged.offset for logged in batches],
+        },
+    )
+    batch = pa.array(np.repeat(np.arange(len(batches)), [len(logged.stamped.rows) for logged in batches]))
+    return {name: values.take(batch) for name, values in per_batch.items()}
+
+
+def _entries(batches: Sequence[StampedBatch], names: "_Codes") -> pa.Array:
+    counts = [len(stamped.rows.entry_topic) for stamped in batches]
+    shifts = np.cumsum([0, *counts])
+    starts = [stamped.rows.entry_start[:-1] + shift for stamped, shift in zip(batches, shifts[:-1], strict=True)]
+    topic = np.concatenate([_topic_codes(stamped, "entry_topic", names) for stamped in batches])
+    n = np.concatenate([stamped.rows.entry_n for stamped in batches])
+    offsets = pa.array(np.concatenate([*starts, shifts[-1:]]), pa.int32())
+    return pa.MapArray.from_arrays(offsets, names.texts(topic), pa.array(n))
+
+
+def _batch_columns(logged: LoggedBatch, names: "_Codes", kafka_topics: "_Codes") -> dict[str, npt.NDArray[Any]]:
+    rows, sources = logged.stamped.rows, logged.stamped.sources
+    kafka_topic = np.array([kafka_topics.code(topic) for topic, _ in sources], dtype=np.int64)
+    partition = np.array([number for _, number in sources], dtype=np.int64)
+    return {
+        "topic": _topic_codes(logged.stamped, "topic", names),
+        "kafka_topic": kafka_topic[rows.source],
+        "partition": partition[rows.source],
+        "offset": rows.offset,
+        "n": rows.n,
+        "g": rows.g,
+        "crc": rows.crc,
+        "keyframe": rows.keyframe,
+    }
+
+
+def _topic_codes(stamped: StampedBatch, column: str, names: "_Codes") -> Ints:
+    ids = np.array(sorted(stamped.names), dtype=np.int64)
+    codes: Ints = np.array([names.code(stamped.names[topic]) for topic in ids.tolist()], dtype=np.int64)
+    used: Ints = getattr(stamped.rows, column)
+    return codes[np.searchsorted(ids, used)]
+
+
+class _Codes:
+    """Texts by number, so that columns of texts are put together without a step for each row."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def code(self, text: str) -> int:
+        return self._codes.setdefault(text, len(self._codes))
+
+    def texts(self, codes: Ints) -> pa.Array:
+        known = pa.array(list(self._codes), pa.string())
+        return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), known).dictionary_decode()
+
+
+def event_ranges(events: pa.Table) -> dict[Source, tuple[int, int]]:
+    """For each event partition the offsets from the first that stands in `events` to behind the last."""
+    keys = ["kafka_topic", "partition"]
+    found = events.group_by(keys).aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
+    return {(row["kafka_topic"], row["partition"]): (row["offset_min"], row["offset_max"] + 1) for row in found}
+
+
+def with_reads(events: pa.Table, reads: pa.Table) -> pa.Table:
+    """Fills in what was read of the events themselves.
+
+    `reads` has kafka_topic, partition, offset and any of event_time, read_crc32 and payload; without a record for an
+    event these stay null.
+    """
+    keys = ["kafka_topic", "partition", "offset"]
+    rows = events.select(keys).append_column("row", pa.array(np.arange(len(events))))
+    joined = rows.join(reads, keys, join_type="left outer").sort_by("row")
+    for name in set(reads.column_names) - set(keys):
+        at = events.schema.get_field_index(name)
+        events = events.set_column(at, events.schema.field(at), joined.column(name).cast(events.schema.field(at).type))
+    return events
+
+
+def batch_rows(batches: Sequence[LoggedBatch]) -> pa.Table:
+    """Rows of `batches`."""
+    stamped = [logged.stamped for logged in batches]
+    given: dict[str, list[Any]] = {
+        "stamps_partition": [one.partition for one in stamped],
+        "events": [len(one.rows) for one in stamped],
+        "batch_time": [one.time_ms * 1000 for one in stamped],
+        "stamped_time": [logged.time_ms * 1000 for logged in batches],
+        "next_offsets": [
+            [
+                {"kafka_topic": topic, "partition": part, "next_offset": offset}
+                for (topic, part), offset in sorted(one.next_offsets.items())
+            ]
+            for one in stamped
+        ],
+        "stamps_offset": [logged.offset for logged in batches],
+        "next_stamps_offset": [logged.next_offset for logged in batches],
+    }
+    same = ("partitions", "incarnation", "batch", "min_subscriptions", "g", "control_g", "previous_digest", "digest")
+    given |= {name: [getattr(one, name) for one in stamped] for name in same}
+    return _table("batches", stamped[0].domain, len(batches), _arrays("batches", given))
+
+
+# --- grants -----------------------------------------------------------------------------------------------------------
+
+
+def decode_answers(records: Iterable[LogRecord]) -> Iterator[tuple[LogRecord, Answer]]:
+    """The answers on grants; WireError for anything that the sequencer cannot have written."""
+    for record in records:
+        yield record, decode_answer(record.value if record.value is not None else b"")
+
+
+def subscription_rows(domain: str, answers: Sequence[tuple[LogRecord, Answer]]) -> pa.Table:
+    """Rows of `subscriptions`."""
+    columns: dict[str, list[Any]] = {name: [] for name in TABLES["subscriptions"].names if name != "domain"}
+    for record, answer in answers:
+        clock = getattr(answer, "clock", None)
+        row = {
+            "subscriber": answer.id,
+            "kind": _KINDS[type(answer)],
+            "control_offset": answer.offset,
+            "clock": sorted(clock.items()) if clock is not None else None,
+            "answered_time": record.time_ms * 1000,
+            "grants_offset": record.offset,
+        }
+        for name, column in columns.items():
+            column.append(row[name] if name in row else getattr(answer, name, None))
+    return _table("subscriptions", domain, len(answers), _arrays("subscriptions", columns))
+
+
+# --- receipts ---------------------------------------------------------------------------------------------------------
+
+
+def decode_receipt(domain: str, record: LogRecord) -> Receipts:
+    """A record of receipts; WireError when it is not one of this domain."""
+    receipts = decode_receipts(record.value, record.headers)
+    if receipts.domain != domain:
+        raise WireError(f"it belongs to domain {receipts.domain}")
+    return receipts
+
+
+def delivery_rows(receipts: Sequence[tuple[LogRecord, Receipts]]) -> pa.Table:
+    """Rows of `deliveries`."""
+    texts, given = _Codes(), [one for _, one in receipts]
+    sizes = [len(one) for one in given]
+
+    def joined(name: str) -> Ints:
+        return np.concatenate([getattr(one, name) for one in given])
+
+    def each(values: Iterable[int]) -> Ints:
+        return np.repeat(np.fromiter(values, np.int64, len(given)), sizes)
+
+    def picked(values: Sequence[Sequence[int]], name: str) -> Ints:
+        return np.concatenate(
+            [np.array(own, np.int64)[getattr(one, name)] for own, one in zip(values, given, strict=True)]
+        )
+
+    topic = picked([[texts.code(name) for name in one.topics] for one in given], "topic")
+    kafka_topic = picked([[texts.code(name) for name, _ in one.sources] for one in given], "source")
+    subscriber, nonce = (each(texts.code(getattr(one, name)) for one in given) for name in ("id", "nonce"))
+    redelivered = joined("redelivered").astype(np.int64)
+    columns = {name: pa.array(joined(name)) for name in ("generation", "offset", "n", "g")} | {
+        "subscriber": texts.texts(subscriber),
+        "nonce": texts.texts(nonce),
+        "delivery_index": pa.array(joined("sequence")),
+        "topic": texts.texts(topic),
+        "kafka_topic": texts.texts(kafka_topic),
+        "partition": pa.array(picked([[part for _, part in one.sources] for one in given], "source"), pa.int32()),
+        "tag": pa.array([None, "redelivered"]).take(pa.array(redelivered)),
+        "delivered_time": pa.array(joined("delivered_ms") * 1000).cast(TIME),
+        "receipt_time": pa.array(each(record.time_ms * 1000 for record, _ in receipts)).cast(TIME),
+        "receipts_partition": pa.array(each(record.partition for record, _ in receipts), pa.int32()),
+        "receipts_offset": pa.array(each(record.offset for record, _ in receipts)),
+    }
+    return _table("deliveries", given[0].domain, sum(sizes), columns)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _arrays(table: str, columns: Mapping[str, Sequence[Any]]) -> dict[str, pa.Array]:
+    return {name: pa.array(values, SCHEMAS[table].field(name).type) for name, values in columns.items()}
+
+
+def _table(table: str, domain: str, size: int, columns: Mapping[str, pa.Array]) -> pa.Table:
+    """The table's columns in order; those that are not given are null."""
+    schema = SCHEMAS[table]
+    given = {"domain": pa.repeat(pa.scalar(domain), size), **columns}
+    return pa.table([given[f.name] if f.name in given else pa.nulls(size, f.type) for f in schema], schema=schema)

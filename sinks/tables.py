@@ -1,0 +1,216 @@
+"""The Delta tables below one root: making them, reading how far they are, appending to them, compacting them.
+
+An append is fenced: it carries the next number of the lineage job (Delta's txnAppId and txnVersion) and a name of its
+own. Of two jobs that write at once, Delta lets one have the number; the other finds that the commit is not its own.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import (
+    DataFrame,
+    Row,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
+
+from totalorder.errors import StateError
+from totalorder.sinks.decode import SCHEMAS, ChainEnd
+from totalorder.sinks.groups import Interval
+from totalorder.sinks.schema import TABLES, Table
+from totalorder.sinks.writer import Marks
+from totalorder.streaming.store import HadoopStore
+
+APP_ID = "totalorder-lineage"
+_DOMAIN = "totalorder.domain"
+_ROWS_PER_FILE = 500_000
+_PROPERTIES = {
+    "delta.enableChangeDataFeed": "true",
+    # Each append is a commit, and a checkpoint of the log costs more than some appends.
+    "delta.checkpointInterval": "100",
+}
+_CONFLICT = "DELTA_CONCURRENT"
+_MERGE_ATTEMPTS = 3
+
+
+class LineageTables:
+    """The tables of one domain below `root`, a directory or a URI."""
+
+    def __init__(self, spark: SparkSession, root: str, domain: str) -> None:
+        self._spark = spark
+        self._root = root.rstrip("/")
+        self._domain = domain
+        self._driver = uuid.uuid4().hex
+        self._files = HadoopStore(spark, self._root)
+        self._numbers: dict[str, int] = {}
+
+    def open(self) -> None:
+        """Makes the tables that are missing; StateError when one that exists is another domain's or has other columns.
+
+        From here on only this job may append: another one that does is found at the next append.
+        """
+        for name, table in TABLES.items():
+            self._create(name, table)
+            self._check(name, table)
+            self._numbers[name] = self._state(name)[1]
+
+    def _create(self, name: str, table: Table) -> None:
+        builder = DeltaTable.createIfNotExists(self._spark).location(self.path(name)).comment(table.comment)
+        for column in table.columns:
+            builder = builder.addColumn(column.name, column.type, nullable=column.nullable, comment=column.comment)
+        for key, value in (_PROPERTIES | {_DOMAIN: self._domain}).items():
+            builder = builder.property(key, value)
+        builder.clusterBy(*table.layout).execute()
+
+    def _check(self, name: str, table: Table) -> None:
+        found = DeltaTable.forPath(self._spark, self.path(name))
+        columns = tuple(field.name for field in found.toDF().schema)
+        domain = _only(found.detail())["properties"].get(_DOMAIN)
+        if domain != self._domain or columns != table.names:
+            other = f"belongs to domain {domain}" if domain != self._domain else f"has the columns {', '.join(columns)}"
+            raise StateError(
+                f"the table {self.path(name)} {other}", remedy="Give each domain a root of its own (--tables)"
+            )
+
+    def path(self, name: str) -> str:
+        """Where a table lies."""
+        return f"{self._root}/{name}"
+
+    def frame(self, name: str) -> DataFrame:
+        """A table as it is now."""
+        return self._spark.read.format("delta").load(self.path(name))
+
+    def marks(self) -> Marks:
+        """How far the tables are."""
+        chain = "max(struct(batch, digest, g, incarnation, next_stamps_offset as next_offset)) as last"
+        chains = self._by("batches", ("stamps_partition",), chain)
+        deliveries = self._by("deliveries", ("subscriber", "nonce"), "max(delivery_index) as last")
+        receipts = self._by("deliveries", ("receipts_partition",), "max(receipts_offset) + 1 as next")
+        answers = _only(self.frame("subscriptions").selectExpr("max(g) as g", "max(grants_offset) + 1 as next"))
+        return Marks(
+            chains={row["stamps_partition"]: ChainEnd(**row["last"].asDict()) for row in chains},
+            deliveries={(row["subscriber"], row["nonce"]): row["last"] for row in deliveries},
+            answered_g=answers["g"] or 0,
+            grants_offset=answers["next"] or 0,
+            receipts_offsets={row["receipts_partition"]: row["next"] for row in receipts},
+        )
+
+    def _by(self, name: str, keys: tuple[str, ...], aggregate: str) -> list[Row]:
+        return self.frame(name).groupBy(*keys).agg(F.expr(aggregate)).collect()
+
+    def orphans(self) -> pa.Table:
+        """The events whose batch is not in `batches`: what a crash left between the two tables."""
+        batches = self.frame("batches")
+        last = batches.groupBy("stamps_partition").agg(F.max("batch").alias("last"), F.max("partitions").alias("all"))
+        known = _only(last.selectExpr("count(*) = max(all) as every", "min(last) as least"))
+        # A partition with no batch yet may have events of any.
+        through = known["least"] if known["every"] else 0
+        events = self.frame("events").where(F.col("batch") > through)
+        return (
+            events.join(batches, ["stamps_partition", "batch"], "left_anti").select(*SCHEMAS["events"].names).toArrow()
+        )
+
+    def rows(self, name: str, condition: str) -> pa.Table:
+        """The rows of a table for which an SQL condition holds."""
+        return self.frame(name).where(condition).toArrow().cast(SCHEMAS[name])
+
+    def append(self, name: str, rows: pa.Table) -> None:
+        """Appends rows in one commit; StateError when another lineage job wrote to the table since it was opened."""
+        if not len(rows):
+            return
+        before, _ = self._state(name)
+        number, mark = self._numbers[name] + 1, f"{APP_ID} {self._driver} {self._numbers[name] + 1}"
+        writer = self._frame_of(rows).write.format("delta").mode("append").option("userMetadata", mark)
+        try:
+            writer.option("txnAppId", APP_ID).option("txnVersion", number).save(self.path(name))
+        except PySparkException as error:
+            if _CONFLICT not in str(error):
+                raise
+            raise self._fenced(name) from None
+        after, _ = self._state(name)
+        if not any(mark in commit for commit in self._commits(name, before, after)):
+            raise self._fenced(name)
+        self._numbers[name] = number
+
+    def _frame_of(self, rows: pa.Table) -> DataFrame:
+        files = -(-len(rows) // _ROWS_PER_FILE)
+        return self._spark.createDataFrame(rows).coalesce(files)
+
+    def _fenced(self, name: str) -> StateError:
+        return StateError(
+            f"another lineage job writes to {self.path(name)}; this one has stopped, and left the tables as they were",
+            remedy="Run one lineage job for a domain; stop the other one before starting this one again",
+        )
+
+    def _state(self, name: str) -> tuple[int, int]:
+        """Version of the table, and the lineage job's last number in it (0: none)."""
+        jvm: Any = self._spark._jvm
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path(name))
+        none = jvm.scala.Option.empty()
+        snapshot = log.update(False, none, none)
+        numbers = snapshot.transactions()
+        return int(snapshot.version()), int(numbers.apply(APP_ID)) if numbers.contains(APP_ID) else 0
+
+    def _commits(self, name: str, after: int, through: int) -> Iterator[str]:
+        """The log's entries after one version through another, newest first (Delta's protocol names the files)."""
+        for version in range(through, after, -1):
+            yield self._files.read(f"{name}/_delta_log/{version:020d}.json") or ""
+
+    def merge_groups(self, intervals: Mapping[Interval, int | None]) -> None:
+        """Brings intervals into `sequencing_groups`: new ones, and the end of those that are there."""
+        if not intervals:
+            return
+        topics, members, begins = zip(*intervals, strict=True)
+        columns = [[self._domain] * len(intervals), topics, members, begins, list(intervals.values())]
+        changed = self._spark.createDataFrame(pa.table(columns, schema=SCHEMAS["sequencing_groups"]))
+        for attempt in range(_MERGE_ATTEMPTS):
+            try:
+                self._merge_groups(changed)
+                return
+            except PySparkException as error:  # a compaction came in between
+                if _CONFLICT not in str(error) or attempt == _MERGE_ATTEMPTS - 1:
+                    raise
+
+    def _merge_groups(self, changed: DataFrame) -> None:
+        same = " and ".join(f"old.{name} = new.{name}" for name in TABLES["sequencing_groups"].key)
+        table = DeltaTable.forPath(self._spark, self.path("sequencing_groups")).alias("old")
+        (
+            table.merge(changed.alias("new"), same)
+            .whenMatchedUpdate("old.valid_to_g is null", {"valid_to_g": "new.valid_to_g"})
+            .whenNotMatchedInsertAll()
+            .execute()
+        )
+
+
+def compact(spark: SparkSession, root: str, retention_days: float) -> Iterator[tuple[str, int, int]]:
+    """Puts small files together in the order of each table's layout, and deletes files that no version of the last
+    `retention_days` needs; yields (table, files before, files after). Safe while the lineage job runs.
+    """
+    hours = retention_days * 24
+    interval = f"interval {round(hours)} hours"
+    for name in TABLES:
+        path = f"{root.rstrip('/')}/{name}"
+        if not DeltaTable.isDeltaTable(spark, path):
+            raise StateError(
+                f"there is no lineage table at {path}", remedy="Give the root that the lineage job writes to"
+            )
+        keep = f"'delta.deletedFileRetentionDuration' = '{interval}', 'delta.logRetentionDuration' = '{interval}'"
+        spark.sql(f"alter table delta.`{path}` set tblproperties ({keep})")
+        table = DeltaTable.forPath(spark, path)
+        before = _files(table)
+        table.optimize().executeCompaction()
+        table.vacuum(hours)
+        yield name, before, _files(table)
+
+
+def _files(table: DeltaTable) -> int:
+    return int(_only(table.detail())["numFiles"])
+
+
+def _only(frame: DataFrame) -> Row:
+    (row,) = frame.collect()
+    return row

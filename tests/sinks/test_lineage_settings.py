@@ -1,0 +1,49 @@
+"""Settings of the lineage job: three sources, and a word on every mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from totalorder.errors import SettingsError
+from totalorder.sinks.settings import load_lineage_settings
+
+CONF = Path(__file__).resolve().parents[2] / "conf" / "lineage.toml"
+
+
+def test_the_example_is_valid() -> None:
+    settings = load_lineage_settings(CONF, {})
+    assert (settings.is_local, settings.root) == (True, str(Path(".cache/lineage/totalorder").absolute()))
+
+
+def test_flags_beat_the_environment_and_that_beats_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lineage.toml"
+    file.write_text('tables = "s3a://bucket/file"\ndomain = "file"\ninterval_s = 1\n[kafka]\n"a.b" = "file"\n')
+    monkeypatch.setenv("TOTALORDER_DOMAIN", "environment")
+    monkeypatch.setenv("TOTALORDER_KAFKA", '{"ssl.key.password": "secret"}')
+    settings = load_lineage_settings(file, {"interval_s": 3})
+    assert (settings.tables, settings.domain, settings.interval_s) == ("s3a://bucket/file", "environment", 3)
+    assert settings.root == "s3a://bucket/file"
+    assert dict(settings.kafka) == {"a.b": "file", "ssl.key.password": "secret"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "tables: Field required"),
+        ('tabels = "x"', "unknown setting 'tabels' in .*The nearest that exists is 'tables'"),
+        ('tables = "x"\ninterval_s = "soon"', "interval_s: .*number"),
+        ('tables = "x"\ndomain = "no good"', "domain 'no good' is not a usable name"),
+        ('tables = "x"\n[kafka]\n"group.id" = "mine"', "group.id cannot be set"),
+        ("tables = x", "is not TOML"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "lineage.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError, match=said):
+        load_lineage_settings(file, {})
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_lineage_settings(tmp_path / "none.toml", {})

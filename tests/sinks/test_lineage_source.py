@@ -1,0 +1,52 @@
+"""Where the job begins in each partition."""
+
+import pytest
+
+from totalorder.errors import EventsLost, PreflightFailed, StateError
+from totalorder.sinks.decode import ChainEnd
+from totalorder.sinks.source import starts
+from totalorder.sinks.writer import Marks
+from totalorder.streaming.preflight import TopicFacts
+
+
+def facts(earliest: int, latest: int) -> TopicFacts:
+    return TopicFacts(topic_id="id", earliest={0: earliest, 1: earliest}, latest={0: latest, 1: latest}, configs={})
+
+
+def marks(offset: int) -> Marks:
+    end = ChainEnd(batch=1, digest="", g=1, incarnation=1, next_offset=offset)
+    return Marks(chains={0: end}, deliveries={}, answered_g=0, grants_offset=offset, receipts_offsets={0: offset})
+
+
+def all_topics(found: TopicFacts) -> dict[str, TopicFacts]:
+    return {f"d.{kind}": found for kind in ("stamps", "grants", "receipts")}
+
+
+def test_it_begins_where_the_tables_end_and_elsewhere_at_the_log_s_beginning() -> None:
+    assert starts("d", marks(5), all_topics(facts(3, 9))) == {
+        f"d.{kind}": {0: 5, 1: 3} for kind in ("stamps", "grants", "receipts")
+    }
+
+
+def test_stamps_may_be_gone_before_the_mark_since_their_numbers_tell() -> None:
+    found = all_topics(facts(0, 9)) | {"d.stamps": facts(7, 9)}
+    assert starts("d", marks(5), found)["d.stamps"] == {0: 7, 1: 7}
+
+
+def test_receipts_that_are_gone_are_named() -> None:
+    found = all_topics(facts(0, 9)) | {"d.receipts": facts(7, 9)}
+    with pytest.raises(EventsLost, match=r"the receipts of d\.receipts\[0\] from offset 5 to 7"):
+        starts("d", marks(5), found)
+    assert starts("d", marks(0), found)["d.receipts"] == {0: 7, 1: 7}
+
+
+def test_a_topic_that_is_shorter_than_the_tables_say_was_created_anew() -> None:
+    with pytest.raises(StateError, match=r"d\.grants\[0\] up to offset 5, and it ends at 4"):
+        starts("d", marks(5), all_topics(facts(0, 9)) | {"d.grants": facts(0, 4)})
+
+
+def test_a_missing_topic_is_named() -> None:
+    found = all_topics(facts(0, 9))
+    del found["d.receipts"]
+    with pytest.raises(PreflightFailed, match=r"domain d has no topic d\.receipts"):
+        starts("d", marks(0), found)

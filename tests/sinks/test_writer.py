@@ -1,0 +1,242 @@
+"""What comes into the tables, once, whatever the log repeats and wherever the job dies; with tables in memory."""
+
+from dataclasses import replace
+
+import pytest
+from lineage_world import CrashedHere, DomainWorld, MemoryTables, busy_world, contents, run_once
+from reference import Change
+from structlog.testing import capture_logs
+
+from totalorder.errors import Contradiction, EventsLost, WireError
+from totalorder.sequencer.codec import WireRecord
+from totalorder.sequencer.control import Grant
+from totalorder.sequencer.stamps import StampedBatch
+
+EVERY_TABLE = ("events", "batches", "subscriptions", "sequencing_groups", "deliveries")
+
+
+def written_at_once(world: DomainWorld) -> dict[str, list[str]]:
+    tables = MemoryTables()
+    run_once(world, tables)
+    return contents(tables)
+
+
+def test_every_event_has_its_timestamp() -> None:
+    world, tables = busy_world(), MemoryTables()
+    run_once(world, tables)
+    rows = sorted(tables.tables["events"].to_pylist(), key=lambda row: row["g"])
+    assert [(row["topic"], row["offset"], row["n"], row["g"]) for row in rows] == world.stamps()
+    entries = {row["g"]: dict(row["entries"]) for row in rows}
+    for effects in world.effects:
+        for stamped in effects.stamps:
+            for at, g in enumerate(stamped.rows.g.tolist()):
+                named = {stamped.names[topic]: n for topic, n in stamped.rows.entries(at).items()}
+                assert entries.pop(g) == named
+    assert not entries
+    assert all(row["crc32"] == row["read_crc32"] for row in rows)
+
+
+def test_positions_are_taken_once_by_events_and_answers_together() -> None:
+    tables = MemoryTables()
+    run_once(busy_world(), tables)
+    taken = [g for name in ("events", "subscriptions") for g in tables.tables[name].column("g").to_pylist()]
+    assert sorted(taken) == list(range(1, len(taken) + 1))
+
+
+def test_a_second_run_finds_nothing_to_do() -> None:
+    world, tables = busy_world(), MemoryTables()
+    run_once(world, tables)
+    appends = tables.appends
+    assert not any(vars(run_once(world, tables)).values())
+    assert tables.appends == appends
+
+
+@pytest.mark.parametrize("crash_before", EVERY_TABLE)
+def test_a_crash_before_any_table_heals(crash_before: str) -> None:
+    world, tables = busy_world(), MemoryTables()
+    tables.crash_before = crash_before
+    with pytest.raises(CrashedHere):
+        run_once(world, tables)
+    run_once(world, tables)
+    assert contents(tables) == written_at_once(world)
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3])
+def test_runs_that_die_after_a_few_writes_get_there(writes: int) -> None:
+    world, tables = busy_world(max_part_bytes=1), MemoryTables()
+    crashes = 0
+    while dies(world, tables, writes):
+        crashes += 1
+    assert crashes > len(EVERY_TABLE) / writes
+    assert contents(tables) == written_at_once(world)
+
+
+def dies(world: DomainWorld, tables: MemoryTables, writes: int) -> bool:
+    tables.crash_after = writes
+    try:
+        run_once(world, tables, size=2)
+    except CrashedHere:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("limit", range(1, 9))
+def test_a_batch_whose_parts_straddle_two_runs_is_read_again_from_its_first(limit: int) -> None:
+    world, tables = busy_world(max_part_bytes=1), MemoryTables()
+    assert len(world.logs["stamps"]) > 8, "no batch has several parts"
+    run_once(world, tables, limit=limit)
+    run_once(world, tables)
+    assert contents(tables) == written_at_once(world)
+
+
+def test_what_kafka_has_twice_is_written_once() -> None:
+    world, tables = busy_world(), MemoryTables()
+    once = written_at_once(world)
+    for effects in list(world.effects):
+        world.send(effects)
+    for record in list(world.logs["receipts"]):
+        world.append("receipts", 0, WireRecord(value=record.value or b"", headers=tuple(record.headers.items())))
+    written = run_once(world, tables, size=7)
+    assert contents(tables) == once
+    assert written.repeated == written.batches + written.answers + written.deliveries
+
+
+def test_receipts_in_the_wrong_order_are_all_kept() -> None:
+    world, tables = busy_world(), MemoryTables()
+    once = len(written_at_once(world)["deliveries"])
+    late = world.deliver("t", "a", first=1, count=2)
+    world.report(world.deliver("t", "a", first=3))
+    run_once(world, tables)
+    world.report(late)
+    run_once(world, tables)
+    rows = tables.tables["deliveries"].to_pylist()
+    assert len(rows) == once + 3
+    assert sorted(row["delivery_index"] for row in rows if row["subscriber"] == "t") == [1, 2, 3]
+
+
+# --- what must stop the job -------------------------------------------------------------------------------------------
+
+
+def other(stamped: StampedBatch, **changes: object) -> StampedBatch:
+    return replace(stamped, **changes).sealed()  # type: ignore[arg-type]
+
+
+def test_a_batch_with_another_content_is_a_contradiction_also_after_a_restart() -> None:
+    world, tables = busy_world(), MemoryTables()
+    run_once(world, tables)
+    first = world.effects[0]
+    world.send(replace(first, stamps=tuple(other(stamped, time_ms=7) for stamped in first.stamps), answers=()))
+    with pytest.raises(Contradiction, match=r"batches: what Kafka has for stamps_partition 0, batch 1 differs in"):
+        run_once(world, tables)
+    assert contents(tables) == written_at_once(busy_world())
+
+
+def test_a_batch_that_continues_another_chain_is_a_contradiction() -> None:
+    world, tables = busy_world(), MemoryTables()
+    run_once(world, tables)
+    last = world.effects[-1]
+    forged = tuple(other(stamped, batch=stamped.batch + 1, previous_digest="0" * 32) for stamped in last.stamps)
+    world.send(replace(last, stamps=forged, answers=()))
+    with pytest.raises(Contradiction, match="does not continue batch 4"):
+        run_once(world, tables)
+
+
+def test_events_that_a_crash_left_are_compared() -> None:
+    world, tables = busy_world(), MemoryTables()
+    tables.crash_before = "batches"
+    with pytest.raises(CrashedHere):
+        run_once(world, tables)
+    events = tables.tables["events"]
+    wrong = events.to_pylist()
+    wrong[0]["n"] += 1
+    tables.tables["events"] = type(events).from_pylist(wrong, schema=events.schema)
+    with pytest.raises(Contradiction, match="events: what Kafka has for g 2 differs in n: 2 before, 1 now"):
+        run_once(world, tables)
+
+
+def test_a_missing_batch_is_named() -> None:
+    world, tables = busy_world(), MemoryTables()
+    world.logs["stamps"] = [record for record in world.logs["stamps"] if record.offset != 2 or record.partition != 1]
+    with pytest.raises(EventsLost, match=r"d\.stamps\[1\] goes from batch 2 to 4"):
+        run_once(world, tables)
+    assert not len(tables.tables["batches"])
+
+
+def test_a_lineage_that_begins_late_begins_at_the_first_whole_batch() -> None:
+    world, tables = busy_world(), MemoryTables()
+    world.logs["stamps"] = [record for record in world.logs["stamps"] if record.offset >= 2]
+    run_once(world, tables)
+    assert set(tables.tables["batches"].column("batch").to_pylist()) == {3, 4}
+
+
+def test_an_answer_with_another_content_is_a_contradiction() -> None:
+    world, tables = busy_world(), MemoryTables()
+    run_once(world, tables)
+    first = world.effects[0]
+    (grant,) = first.answers
+    assert isinstance(grant, Grant)
+    answers = (replace(grant, clock=dict.fromkeys(grant.clock, 5)),)
+    world.send(replace(first, stamps=(), answers=answers))
+    with pytest.raises(Contradiction, match="subscriptions: what Kafka has for g 1 differs in clock"):
+        run_once(world, tables)
+
+
+def test_a_receipt_with_another_content_is_a_contradiction() -> None:
+    world, tables = busy_world(), MemoryTables()
+    run_once(world, tables)
+    receipts = world.deliver("r", "ab")
+    world.report(replace(receipts, g=receipts.g + 1))
+    with pytest.raises(Contradiction, match="deliveries: what Kafka has for subscriber r, nonce n, delivery_index 1"):
+        run_once(world, tables)
+
+
+def test_an_unusable_receipt_is_named_and_left_out() -> None:
+    world, tables = busy_world(), MemoryTables()
+    once = written_at_once(world)
+    world.append("receipts", 1, WireRecord(value=b"nonsense", headers=()))
+    world.report(replace(world.deliver("r", "ab"), domain="another"))
+    with capture_logs() as said:
+        assert run_once(world, tables).unusable == 2
+    assert [line["at"] for line in said] == ["d.receipts[1]@0", "d.receipts[0]@3"]
+    assert contents(tables) == once
+
+
+def test_a_stranger_on_grants_stops_the_job() -> None:
+    world = busy_world()
+    world.append("grants", 0, WireRecord(value=b"{}", headers=()))
+    with pytest.raises(WireError):
+        run_once(world, MemoryTables())
+
+
+# --- events themselves ------------------------------------------------------------------------------------------------
+
+
+def test_events_that_are_gone_leave_nulls() -> None:
+    world, tables = busy_world(), MemoryTables()
+    world.events["a"] = []
+    written = run_once(world, tables)
+    rows = tables.tables["events"].to_pylist()
+    gone = [row for row in rows if row["topic"] == "a"]
+    assert written.unread == len(gone) == 3
+    assert all(row["event_time"] is None and row["read_crc32"] is None for row in gone)
+    assert all(row["event_time"] is not None for row in rows if row["topic"] != "a")
+
+
+# --- sequencing groups ------------------------------------------------------------------------------------------------
+
+
+def test_groups_are_intervals_of_the_order() -> None:
+    tables = MemoryTables()
+    run_once(busy_world(), tables)
+    assert {key: end for key, end in tables.groups.items() if key[0] < key[1]} == {
+        ("a", "b", 1): 9,
+        ("b", "c", 4): 11,
+        ("a", "c", 9): None,
+    }
+
+
+def test_groups_need_as_many_subscriptions_as_the_domain_says() -> None:
+    world, tables = DomainWorld(min_subscriptions=2), MemoryTables()
+    world.batch(Change("r", frozenset("ab")), Change("s", frozenset("abc")), Change("r", frozenset("c")))
+    run_once(world, tables)
+    assert tables.groups == {("a", "b", 2): 3, ("b", "a", 2): 3}

@@ -1,0 +1,243 @@
+"""A small domain's log, made by the engine itself, and lineage tables in memory."""
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from engine_world import Requests
+from reference import Change
+
+from totalorder.sequencer.batch import Batch, Row
+from totalorder.sequencer.codec import WireRecord, encode_stamps
+from totalorder.sequencer.control import encode_answer
+from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
+from totalorder.sequencer.limits import MAX_PART_BYTES
+from totalorder.sequencer.receipts import Receipts, encode_receipts
+from totalorder.sequencer.stamps import Source
+from totalorder.sinks.decode import SCHEMAS, ChainEnd, LogRecord
+from totalorder.sinks.groups import Interval
+from totalorder.sinks.writer import LineageWriter, Marks, Written
+
+PARTITIONS = 2
+Event = tuple[str, bytes]
+"""Kafka topic (of one partition, and named like its pub/sub topic) and value."""
+
+
+@dataclass
+class DomainWorld:
+    """What the sequencer and the subscribers of a domain put into Kafka, by kind of topic; offsets are as in Kafka."""
+
+    domain: str = "d"
+    topics: Mapping[str, str] = field(default_factory=lambda: {topic: topic for topic in "abc"})
+    """Short names to those of topics."""
+    min_subscriptions: int = 1
+    max_part_bytes: int = MAX_PART_BYTES
+    effects: list[Effects] = field(default_factory=list)
+    events: dict[str, list[bytes]] = field(default_factory=dict)
+    logs: dict[str, list[LogRecord]] = field(default_factory=lambda: {"stamps": [], "grants": [], "receipts": []})
+
+    def __post_init__(self) -> None:
+        config = EngineConfig(
+            domain=self.domain,
+            identity="test",
+            stamps_partitions=PARTITIONS,
+            min_subscriptions=self.min_subscriptions,
+            keyframe_every=3,
+        )
+        self._state = initial_state(config)
+        self._requests = Requests()
+        self._controls = 0
+        self._time_ms = 1_000_000
+
+    def batch(self, *items: Event | Change) -> Effects:
+        """Publishes and asks, and stamps all of it in one batch."""
+        self._time_ms += 1000
+        rows = [self._row(item, at) for at, item in enumerate(items)]
+        self._state, effects = step(self._state, Batch.of(self._time_ms, rows), {})
+        self.effects.append(effects)
+        self.send(effects)
+        return effects
+
+    def _row(self, item: Event | Change, at: int) -> Row:
+        at += self._time_ms - 500
+        if isinstance(item, Change):
+            self._controls += 1
+            change = Change(item.id, frozenset(self.topics[topic] for topic in item.topics))
+            return Row(f"{self.domain}.control", 0, self._controls - 1, at, control=self._requests.value(change))
+        topic, value = self.topics[item[0]], item[1]
+        self.events.setdefault(topic, []).append(value)
+        return Row(topic, 0, len(self.events[topic]) - 1, at, topic, zlib.crc32(value))
+
+    def send(self, effects: Effects) -> None:
+        """Puts a batch's output into the log, also once more."""
+        for stamped in effects.stamps:
+            for part in encode_stamps(stamped, self.max_part_bytes):
+                self.append("stamps", stamped.partition, part)
+        for answer in effects.answers:
+            self.append("grants", 0, WireRecord(value=encode_answer(answer), headers=()))
+
+    def append(self, kind: str, partition: int, record: WireRecord) -> None:
+        """Puts one record into the log."""
+        offset = sum(other.partition == partition for other in self.logs[kind])
+        headers = dict(record.headers)
+        time_ms = self._time_ms + 50 + offset
+        self.logs[kind].append(
+            LogRecord(partition=partition, offset=offset, time_ms=time_ms, value=record.value, headers=headers)
+        )
+
+    def deliver(self, subscriber: str, topics: Iterable[str], *, first: int = 1, count: int | None = None) -> Receipts:
+        """A receipt of the events of some topics, in order, from the `first` on."""
+        wanted = {self.topics[topic] for topic in topics}
+        rows = [row for row in self.stamps() if row[0] in wanted][first - 1 :][:count]
+        columns = {name: np.array([row[at] for row in rows]) for at, name in ((1, "offset"), (2, "n"), (3, "g"))}
+        names = sorted({row[0] for row in rows})
+        index = np.array([names.index(row[0]) for row in rows])
+        return Receipts(
+            domain=self.domain,
+            id=subscriber,
+            nonce="n",
+            topics=tuple(names),
+            sources=tuple((name, 0) for name in names),
+            generation=np.ones(len(rows), np.int64),
+            sequence=np.arange(first, first + len(rows)),
+            topic=index,
+            source=index,
+            redelivered=np.zeros(len(rows), np.bool_),
+            delivered_ms=self._time_ms + np.arange(len(rows)),
+            **columns,
+        )
+
+    def report(self, receipts: Receipts) -> None:
+        """Puts a receipt into the log."""
+        for record in encode_receipts(receipts):
+            self.append("receipts", 0, record)
+
+    def stamps(self) -> list[tuple[str, int, int, int]]:
+        """(topic, offset, n, g) of every event, in the order of g."""
+        found: list[tuple[str, int, int, int]] = []
+        for effects in self.effects:
+            for stamped in effects.stamps:
+                rows = stamped.rows
+                names = [stamped.names[topic] for topic in rows.topic.tolist()]
+                found += zip(names, rows.offset.tolist(), rows.n.tolist(), rows.g.tolist(), strict=True)
+        return sorted(found, key=lambda row: row[3])
+
+
+class CrashedHere(Exception):
+    """What a test lets happen between two tables."""
+
+
+class MemoryTables:
+    """The tables as Arrow; the job dies at the next write to `crash_before`, or after `crash_after` writes."""
+
+    def __init__(self, domain: str = "d") -> None:
+        self.domain = domain
+        self.tables = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
+        self.groups: dict[Interval, int | None] = {}
+        self.crash_before: str | None = None
+        self.crash_after: int | None = None
+        self.appends = 0
+
+    def _crash(self, name: str) -> None:
+        if name == self.crash_before or self.crash_after == 0:
+            self.crash_before = None
+            raise CrashedHere(name)
+        if self.crash_after is not None:
+            self.crash_after -= 1
+
+    def append(self, name: str, rows: pa.Table) -> None:
+        if len(rows):
+            self._crash(name)
+            self.tables[name] = pa.concat_tables([self.tables[name], rows])
+            self.appends += 1
+
+    def merge_groups(self, intervals: Mapping[Interval, int | None]) -> None:
+        if intervals:
+            self._crash("sequencing_groups")
+            self.groups |= intervals
+
+    def rows(self, name: str, condition: str) -> pa.Table:
+        if name == "sequencing_groups":
+            rows = [(self.domain, topic, member, begin, end) for (topic, member, begin), end in self.groups.items()]
+            return pa.Table.from_pylist(
+                [dict(zip(SCHEMAS[name].names, row, strict=True)) for row in rows], schema=SCHEMAS[name]
+            )
+        return self.tables[name]
+
+    def orphans(self) -> pa.Table:
+        done = {(row["stamps_partition"], row["batch"]) for row in self.tables["batches"].to_pylist()}
+        events = self.tables["events"]
+        keep = [(row["stamps_partition"], row["batch"]) not in done for row in events.to_pylist()]
+        return events.filter(pa.array(keep, pa.bool_()))
+
+    def marks(self) -> Marks:
+        chains: dict[int, ChainEnd] = {}
+        deliveries: dict[tuple[str, str], int] = {}
+        receipts: dict[int, int] = {}
+        for row in self.tables["batches"].sort_by("batch").to_pylist():
+            names = ("batch", "digest", "g", "incarnation")
+            chains[row["stamps_partition"]] = ChainEnd(
+                **{name: row[name] for name in names}, next_offset=row["next_stamps_offset"]
+            )
+        for row in self.tables["deliveries"].to_pylist():
+            process, partition = (row["subscriber"], row["nonce"]), row["receipts_partition"]
+            deliveries[process] = max(deliveries.get(process, 0), row["delivery_index"])
+            receipts[partition] = max(receipts.get(partition, 0), row["receipts_offset"] + 1)
+        answers = self.tables["subscriptions"]
+        return Marks(
+            chains=chains,
+            deliveries=deliveries,
+            answered_g=pc.max(answers.column("g")).as_py() or 0,
+            grants_offset=(-1 if not len(answers) else pc.max(answers.column("grants_offset")).as_py()) + 1,
+            receipts_offsets=receipts,
+        )
+
+
+def run_once(world: DomainWorld, tables: MemoryTables, *, limit: int | None = None, size: int = 1000) -> Written:
+    """One run of the job over the log as it is: starts where the tables say, and takes `size` records at a time."""
+    writer = LineageWriter(world.domain, tables, lambda ranges: reads(world, ranges))
+    marks, written = writer.marks, Written()
+    begins = {
+        "stamps": {partition: end.next_offset for partition, end in marks.chains.items()},
+        "grants": {0: marks.grants_offset},
+        "receipts": dict(marks.receipts_offsets),
+    }
+    writes = {"stamps": writer.write_stamps, "grants": writer.write_answers, "receipts": writer.write_receipts}
+    for kind, write in writes.items():
+        left = [record for record in world.logs[kind] if record.offset >= begins[kind].get(record.partition, 0)]
+        for at in range(0, len(left[:limit]), size):
+            write(left[:limit][at : at + size], written)
+    return written
+
+
+def reads(world: DomainWorld, ranges: Mapping[Source, tuple[int, int]]) -> pa.Table:
+    """What the log still has of the events asked for."""
+    found: list[dict[str, object]] = []
+    for (topic, partition), (first, end) in ranges.items():
+        for offset, value in enumerate(world.events[topic][first:end], first):
+            place = {"kafka_topic": topic, "partition": partition, "offset": offset}
+            found.append(place | {"event_time": offset * 1000, "read_crc32": zlib.crc32(value)})
+    names = ["kafka_topic", "partition", "offset", "event_time", "read_crc32"]
+    return pa.Table.from_pylist(found, schema=pa.schema([SCHEMAS["events"].field(name) for name in names]))
+
+
+def busy_world(**settings: object) -> DomainWorld:
+    """A domain with three topics, two subscribers, a change, an end, and receipts."""
+    world = DomainWorld(**settings)  # type: ignore[arg-type]
+    world.batch(Change("r", frozenset("ab")), ("a", b"1"), ("b", b"2"))
+    world.batch(Change("s", frozenset("bc")), ("c", b"3"), ("a", b""), ("b", b"5"))
+    world.report(world.deliver("r", "ab"))
+    world.batch(("a", b"6"), Change("r", frozenset("ac")), ("c", b"7"))
+    world.batch(Change("s", frozenset()), ("b", b"8"), Change("x", frozenset()))
+    world.report(world.deliver("r", "ab", first=5))
+    world.report(world.deliver("s", "bc"))
+    return world
+
+
+def contents(tables: MemoryTables) -> dict[str, list[str]]:
+    """Every table's rows as texts, sorted, and the groups."""
+    rows = {name: sorted(map(repr, table.to_pylist())) for name, table in tables.tables.items()}
+    return rows | {"sequencing_groups": sorted(map(repr, tables.groups.items()))}
