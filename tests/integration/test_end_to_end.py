@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Self
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 from spark_process import START_BOUND_S, SequencerProcess, uncommit
 from waiting import wait_until
 
 import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
+from totalorder.sequencer.receipts import decode_receipts
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 NewTopic = Callable[..., str]
 Place = tuple[str, int, int]
+Told = tuple[str, str, int, int, int, int]
 
 
 class Reader:
@@ -105,6 +107,24 @@ def assert_agree(readers: list[Reader]) -> None:
         assert [event.g for event in reader.events] == sorted({event.g for event in reader.events})
 
 
+def receipts_by_id(domain: str, servers: str) -> dict[str, list[Told]]:
+    """What each subscriber says that it was handed: topic, Kafka topic, partition, offset, n, g, by delivery index."""
+    topic = f"{domain}.receipts"
+    found: dict[tuple[str, int], Told] = {}
+    with kafka_clients.consumer(servers) as consumer:
+        partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic))]
+        ends = consumer.end_offsets(partitions)
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        while any(consumer.position(at) < ends[at] for at in partitions):
+            for record in (record for records in consumer.poll(timeout_ms=1000).values() for record in records):
+                part = decode_receipts(record.value, dict(record.headers))
+                for row, sequence in enumerate(part.sequence.tolist()):
+                    numbers = int(part.offset[row]), int(part.n[row]), int(part.g[row])
+                    found[part.id, sequence] = (part.topics[part.topic[row]], *part.sources[part.source[row]], *numbers)
+    return {id_: [found[at] for at in sorted(found) if at[0] == id_] for id_, _ in found}
+
+
 def test_subscribers_agree_through_a_change_and_a_killed_driver(
     broker: LocalBroker, new_topic: NewTopic, unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:
@@ -151,4 +171,8 @@ def test_subscribers_agree_through_a_change_and_a_killed_driver(
         assert len(reader.places) == len(set(reader.places))
         assert set(reader.places) == expected[reader]
         assert {event.tag for event in reader.events} == {None}
+    assert receipts_by_id(domain, servers) == {
+        id_: [(e.topic, e.kafka_topic, e.partition, e.offset, e.n, e.g) for e in reader.events]
+        for id_, reader in zip("rst", readers, strict=True)
+    }
     assert_agree(readers)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 from sim_kafka_sequencer import ThreadSequencer
 
 from totalorder import kafka_clients
@@ -46,10 +46,11 @@ def test_subscribe_and_inspect(
             [f"{topic}#2", f"{topic}[0]@1", "k:"],
         ]
         assert r"\x1b[31mtwo" in out
-        code, out, _ = run("subscribe", topic, "--id", "s", "--json", "--max", "1", "--end", *where)
+        code, out, _ = run("subscribe", topic, "--id", "s", "--json", "--max", "1", "--end", "--no-receipts", *where)
         event = json.loads(out)
         assert (event["n"], event["value"], event["key_base64"], event["tag"]) == (3, None, "/w==", None)
         assert event["headers"] == [{"name": "h", "value": "x"}]
+        assert receipts_end(servers, domain) == 2
         code, out, _ = run("inspect", *where)
         assert code == 0
         assert f"{topic}#3" in out
@@ -65,6 +66,13 @@ def test_subscribe_and_inspect(
         code, _, err = run("inspect", "--partition", "7", *where)
         assert code == 2
         assert "0 to 0" in err
+
+
+def receipts_end(servers: str, domain: str) -> int:
+    """Records in the one partition of receipts: one for each event that was printed, since each is acknowledged."""
+    at = TopicPartition(f"{domain}.receipts", 0)
+    with kafka_clients.consumer(servers) as consumer:
+        return int(consumer.end_offsets([at])[at])
 
 
 def publish(producer: KafkaProducer, topic: str) -> None:
