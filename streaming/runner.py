@@ -164,8 +164,11 @@ class Sequencer:
         if record is None:
             record = self._begin_domain(topics, facts)
         else:
+            # A domain that an older release began may be without a topic that later ones have.
+            made = [own for own in preflight.missing_own(settings, facts) if own.name not in record.topic_ids]
+            topics.create(made)
             new = {name: found[name].topic_id for name in events if name not in record.topic_ids}
-            record = self._admit(record, new)
+            record = self._admit(record, new | topics.ids(own.name for own in made))
         begun = {
             (name, partition): record.starts.get((name, partition), 0)
             for name in events
