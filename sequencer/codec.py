@@ -43,6 +43,10 @@ _SCHEMA = pa.schema(
         pa.field("entries", pa.list_(pa.field("item", _ENTRY, nullable=False)), nullable=False),
     ]
 )
+_UNREADABLE = (
+    *(pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
+    *(StopIteration, RecursionError, OverflowError),  # no batch in the stream, JSON too deep, numbers too large
+)
 _FOREIGN = "Only the sequencer may write there; look for another writer and restrict it"
 _SCALARS = {
     "partition": int,
@@ -265,7 +269,7 @@ def decode_part(value: bytes | None) -> StampedBatch:
             record = reader.read_next_batch()
             record.validate(full=True)
             return _decode_rows(record, json.loads((reader.schema.metadata or {})[_METADATA]))
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except _UNREADABLE as error:
         raise WireError(f"a record of stamps cannot be read: {error!r}", remedy=_FOREIGN) from None
 
 

@@ -132,6 +132,18 @@ def test_junk_is_refused(junk: bytes) -> None:
             decode_part(value)
 
 
+@pytest.mark.parametrize("metadata", ["[" * 100_000, '{"ids":[' + "9" * 400 + "]}"])
+def test_a_stream_without_a_batch_and_odd_directories_are_refused(metadata: str) -> None:
+    schema = codec._SCHEMA.with_metadata({codec._METADATA: metadata.encode()})
+    for batches in ([], [pa.RecordBatch.from_pylist([], schema=schema)]):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        with pytest.raises(WireError):
+            decode_part(bytes(pa.compress(sink.getvalue(), codec="zstd", asbytes=True)))
+
+
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_refused_or_caught_by_the_digest(at: int, bit: int) -> None:
     batch = stamped([change("r", "TX"), *events("TXT")])
