@@ -99,6 +99,8 @@ class Journal:
                     self._partition, self._id.encode(), record.value, headers=record.headers, timeout_s=timeout_s
                 )
             self._waiting.clear()
+            self._topics.clear()
+            self._sources.clear()
         finally:
             self._send_at = self._clock() + _SEND_AFTER_S
 
