@@ -30,6 +30,12 @@ _NOISE = re.compile(
 )
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"
+_HADOOP = "spark.hadoop."
+_ADD_DEFAULTS = (
+    "org.apache.hadoop.hdfs.HdfsConfiguration",
+    "org.apache.hadoop.mapred.JobConf",
+    "org.apache.hadoop.yarn.conf.YarnConfiguration",
+)
 _KAFKA_SOURCE = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Small batches are steady after half a minute instead of two, and no slower then: the full compiler and the parallel
@@ -67,7 +73,25 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
     process = {"start_new_session": True, "pass_fds": fds, **output}
     gateway: Any = launch_gateway(conf, popen_kwargs=process)  # type: ignore[no-untyped-call]
     threading.Thread(target=_relay, args=(gateway.proc.stdout,), name="totalorder-spark-log", daemon=True).start()
-    return SparkSession(SparkContext(conf=conf, gateway=gateway))
+    spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    if settings.checkpoint_is_local and is_local(settings.master):
+        _forget_hadoop_defaults(spark)
+    return spark
+
+
+def _forget_hadoop_defaults(spark: SparkSession) -> None:
+    """Keeps of Hadoop's settings what Spark's `spark.hadoop.…` say: each batch writes all of them into a broadcast, and
+    hundreds are of stores and clusters that a local job has nothing to do with (ADR 6).
+    """
+    jvm: Any = spark.sparkContext._jvm
+    for name in _ADD_DEFAULTS:  # each does so when it is loaded, and then to every configuration that is there
+        jvm.java.lang.Class.forName(name)
+    hadoop: Any = spark._jsparkSession.sparkContext().hadoopConfiguration()
+    hadoop.clear()
+    hadoop.set("fs.AbstractFileSystem.file.impl", "org.apache.hadoop.fs.local.LocalFs")
+    for key, value in spark.sparkContext.getConf().getAll():
+        if key.startswith(_HADOOP):
+            hadoop.set(key.removeprefix(_HADOOP), value)
 
 
 def _add_jars(conf: SparkConf) -> None:

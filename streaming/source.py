@@ -93,4 +93,5 @@ def _last_header(name: str) -> Column:
 
 def to_shards(rows: DataFrame, keys: Iterable[int]) -> DataFrame:
     """Every row once for each shard, since every shard keeps all counters."""
-    return rows.withColumn(SHARD_KEY, F.explode(F.array(*(F.lit(key) for key in keys))))
+    first, *others = (F.lit(key) for key in keys)
+    return rows.withColumn(SHARD_KEY, F.explode(F.array(first, *others)) if others else first)

@@ -121,11 +121,12 @@ def test_topic_by_header(spark: SparkSession) -> None:
     assert [row["topic"] for row in rows] == ["orders", "last", "", "", "", "", "", ""]
 
 
-def test_every_row_goes_to_every_shard(spark: SparkSession) -> None:
+@pytest.mark.parametrize("keys", [(7,), (0, 5)])
+def test_every_row_goes_to_every_shard(spark: SparkSession, keys: tuple[int, ...]) -> None:
     given = make_settings(domain="d", topics=("a",), checkpoint_dir="x")
     frame = spark.createDataFrame([(None, b"v", "a", 0, at, datetime.now(UTC), None) for at in range(3)], SCHEMA)
-    rows = to_shards(project(frame, given), (0, 5)).collect()
-    assert sorted((row["shard_key"], row["offset"]) for row in rows) == [(k, o) for k in (0, 5) for o in range(3)]
+    rows = to_shards(project(frame, given), keys).collect()
+    assert sorted((row["shard_key"], row["offset"]) for row in rows) == [(k, o) for k in keys for o in range(3)]
 
 
 def test_reader_options() -> None:
