@@ -1,0 +1,238 @@
+"""Audits: questions in SQL to the lineage tables, each proven or refuted by rows (docs/audits.md).
+
+An audit is a file of `audits/`: a head of comment lines `-- title:`, `-- proves:`, `-- how:`, `-- limits:`, then Spark
+SQL over views named as the tables, which returns what is wrong. `-- judges:` says when rows are a violation: "always"
+(the default), "never" (they inform), or "min_subscriptions = 1". A file with `-- view: NAME` is a view that others use.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+from delta.tables import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udtf
+
+from totalorder.errors import SettingsError
+from totalorder.sinks.audit_circles import FindCircle
+from totalorder.sinks.schema import TABLES
+
+Verdict = Literal["holds", "violated", "information"]
+
+_HEAD = re.compile(r"-- (\w+): (.*)")
+_WORDS = re.compile(r"'[^']*'|--[^\n]*|(?<![:\w]):([A-Za-z_]\w*)|(\w+)")
+_JUDGES = ("always", "never", "min_subscriptions = 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """One question. `name` is the file's; `judges` says when rows are a violation; `view` is set where it is a view."""
+
+    name: str
+    title: str
+    proves: str
+    how: str
+    limits: str
+    judges: str
+    view: str
+    sql: str
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the values, written `:name`, that must be given."""
+        return tuple(sorted({match[1] for match in _WORDS.finditer(self.sql) if match[1]}))
+
+    @property
+    def words(self) -> set[str]:
+        """Every word of the SQL, so every table among them."""
+        return {match[2] for match in _WORDS.finditer(self.sql) if match[2]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What an audit found: the first rows, and whether there are more; `rows_examined` are those of the tables read."""
+
+    audit: Audit
+    title: str
+    verdict: Verdict
+    rows_examined: int
+    seconds: float
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    more: bool
+
+
+@cache
+def audits() -> tuple[Audit, ...]:
+    """All audits and views by name, those that only inform last; no view uses one behind it."""
+    folder = files("totalorder.sinks") / "audits"
+    found = [
+        parse_audit(path.name.removesuffix(".sql"), path.read_text(encoding="utf-8"))
+        for path in folder.iterdir()
+        if path.name.endswith(".sql")
+    ]
+    return tuple(sorted(found, key=lambda audit: (audit.judges == "never", audit.name)))
+
+
+def read_audit(path: Path) -> Audit:
+    """An audit of one's own, with or without a head. Raises SettingsError."""
+    try:
+        return parse_audit(path.stem, path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"the audit {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"the audit {path} is not text in UTF-8") from None
+
+
+def parse_audit(name: str, text: str) -> Audit:
+    """Takes the head off the SQL; a line of it that names nothing goes on with the line before."""
+    head: dict[str, str] = {}
+    key = ""
+    lines = text.splitlines()
+    while lines and lines[0].startswith("--"):
+        line = lines.pop(0)
+        if match := _HEAD.fullmatch(line):
+            key = match[1]
+            head[key] = match[2]
+        elif key:
+            head[key] += " " + line.removeprefix("--").strip()
+    judges = head.get("judges", "always")
+    if judges not in _JUDGES:
+        raise SettingsError(f"{name}: -- judges: {judges} is unknown", remedy=f"Write one of: {', '.join(_JUDGES)}")
+    return Audit(
+        name=name,
+        title=head.get("title", name),
+        proves=head.get("proves", ""),
+        how=head.get("how", ""),
+        limits=head.get("limits", ""),
+        judges=judges,
+        view=head.get("view", ""),
+        sql="\n".join(lines).strip().removesuffix(";"),
+    )
+
+
+class Auditor:
+    """The tables below one root, open for questions. `root` is a directory or a URI that Spark knows.
+
+    Raises SettingsError where a table is missing, or a question cannot be asked of them.
+    """
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._spark = spark
+        self._counts: dict[str, int] = {}
+        # All that is asked sees the same rows, kept when they are first counted. A batch stands in its table when its
+        # events do: events come last, so that none of them is missing.
+        for name in ("deliveries", "batches", "subscriptions", "sequencing_groups", "events"):
+            _open(spark, root, name).cache().createOrReplaceTempView(name)
+            self._counts[name] = spark.table(name).count()
+        self._prepare()
+
+    @classmethod
+    def of_views(cls, spark: SparkSession) -> "Auditor":
+        """The same for a session in which the tables are views already."""
+        auditor = cls.__new__(cls)
+        auditor._spark = spark
+        auditor._counts = {name: spark.table(name).count() for name in TABLES}
+        auditor._prepare()
+        return auditor
+
+    def _prepare(self) -> None:
+        self._spark.udtf.register("find_circle", udtf(FindCircle, returnType=FindCircle.RETURNS))
+        for audit in audits():
+            if audit.view:
+                self._spark.sql(audit.sql).cache().createOrReplaceTempView(audit.view)
+
+    def ask(self, audit: Audit, values: Mapping[str, str] = {}, *, most_rows: int = 10) -> Result:
+        """Runs one audit; `values` are for its parameters."""
+        if missing := [name for name in audit.parameters if name not in values]:
+            raise SettingsError(
+                f"the audit {audit.name} needs a value for {', '.join(missing)}",
+                remedy=f"Give it by --param {missing[0]}=VALUE",
+            )
+        began = time.monotonic()
+        columns, rows = self.query(audit.sql, values, most_rows=most_rows + 1, where=f"the audit {audit.name}")
+        seconds = time.monotonic() - began
+        title = audit.title
+        for name in audit.parameters:
+            title = title.replace(f":{name}", values[name])
+        return Result(
+            audit=audit,
+            title=title,
+            verdict=("violated" if rows else "holds") if self._judges(audit) else "information",
+            rows_examined=sum(self._counts[name] for name in self._reads(audit)),
+            seconds=seconds,
+            columns=columns,
+            rows=tuple(rows[:most_rows]),
+            more=len(rows) > most_rows,
+        )
+
+    def query(
+        self, sql: str, values: Mapping[str, str] = {}, *, most_rows: int | None = None, where: str = "the query"
+    ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+        """Names of the columns and the first rows of any SELECT over the tables."""
+        with _told(where):
+            frame = self._spark.sql(_bound(sql, values))
+            limited = frame if most_rows is None else frame.limit(most_rows)
+            return tuple(frame.columns), [tuple(row) for row in limited.collect()]
+
+    def known(self) -> tuple[int, int]:
+        """The position through which the order is known in full, and the newest known one; 0: none."""
+        ((through_g, newest_g),) = self.query("SELECT through_g, newest_g FROM complete")[1]
+        return through_g, newest_g
+
+    def _judges(self, audit: Audit) -> bool:
+        if audit.judges == "min_subscriptions = 1":
+            return bool(self.query("SELECT max(min_subscriptions) FROM batches")[1] != [(2,)])
+        return audit.judges == "always"
+
+    def _reads(self, audit: Audit) -> set[str]:
+        """The tables that an audit names, by itself or by the views that it names."""
+        words, views = set(audit.words), {view.view: view.words for view in audits() if view.view}
+        while new := {word for name in words & views.keys() for word in views[name]} - words:
+            words |= new
+        return words & TABLES.keys()
+
+
+def violated(results: Sequence[Result]) -> bool:
+    """Whether any of the results refutes what it was to prove."""
+    return any(result.verdict == "violated" for result in results)
+
+
+def _bound(sql: str, values: Mapping[str, str]) -> str:
+    """The SQL with its parameters as literals: Spark's own way to give them is lost on Delta's parser."""
+
+    def literal(match: re.Match[str]) -> str:
+        if match[1] not in values:
+            return match[0]
+        text = values[match[1]].replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{text}'"
+
+    return _WORDS.sub(literal, sql)
+
+
+def _open(spark: SparkSession, root: str, name: str) -> DataFrame:
+    path = f"{root.rstrip('/')}/{name}"
+    with _told(f"the table {path}"):
+        if not DeltaTable.isDeltaTable(spark, path):
+            raise SettingsError(
+                f"there is no Delta table {path}",
+                remedy="--tables is the root that `totalorder lineage` writes to, with a folder for each table",
+            )
+        return spark.read.format("delta").load(path)
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    """What Spark has against it, in its first line and without a trace."""
+    try:
+        yield
+    except PySparkException as error:
+        lines = str(error.getMessage() if error.getCondition() else error).strip().splitlines()
+        raise SettingsError(f"{where}: {lines[0] if lines else type(error).__name__}") from None

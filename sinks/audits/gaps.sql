@@ -1,0 +1,11 @@
+-- title: No subscribed event was left out
+-- proves: Of the topics that a subscriber held, it received every event of the positions at which it held them, up to
+--   the last that it received.
+-- how: What was owed (owed.sql) and not received, though a later event of the same stretch was.
+-- limits: Where a new process takes over, and where a subscription is ended by its holder, a tail may be given up on
+--   purpose (start="new", dropped at once): given-up.sql shows it. An event that a subscriber told its application to be
+--   lost is a gap.
+SELECT subscriber, topic, n, g, kafka_topic, partition, offset, granted_g, last_received_g
+FROM owed
+WHERE NOT was_received AND g < last_received_g
+ORDER BY subscriber, g

@@ -1,0 +1,15 @@
+-- title: History of subscriber :subscriber
+-- proves: Nothing; it shows each answer that the subscriber got, and what it received between two of them.
+-- how: Answers and runs of deliveries (one for each generation and process), by position.
+-- judges: never
+SELECT g, kind, generation, nonce, answered_time AS time, reason, topics,
+  CAST(NULL AS BIGINT) AS deliveries, CAST(NULL AS BIGINT) AS last_g
+FROM subscriptions
+WHERE subscriber = :subscriber
+UNION ALL
+SELECT min(g), 'received', generation, nonce, min(delivered_time), CAST(NULL AS STRING), sort_array(collect_set(topic)),
+  count(*), max(g)
+FROM deliveries
+WHERE subscriber = :subscriber
+GROUP BY generation, nonce
+ORDER BY g
