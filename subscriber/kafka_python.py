@@ -1,7 +1,7 @@
-"""The Transport on kafka-python: one consumer without a group, one producer, no thread that runs application code."""
+"""The Transport on kafka-python: consumers without a group, one producer, no thread that runs application code."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kafka import TopicPartition
@@ -24,35 +24,103 @@ _RETRY_S = 0.2
 _PROBE_AFTER_S = 5.0
 """An absent broker looks like an idle one: after this long without a record the broker is asked something."""
 _PROBE_TIMEOUT_S = 2.0
-_GATHER_S = 0.01
-_FEW_RECORDS = 200
-"""After a fetch of few records the next waits a little for more: one for each event of a slow stream would keep client
-and broker busy, and most events wait for their stamps anyway."""
+_SLICE_S = 0.05
+"""How often events are fetched that come one by one: a fetch for each would keep client and broker busy, and they wait
+for their stamps, which take longer and are fetched at once."""
+_MANY_BYTES = 1 << 16
 _PLACES_SHOWN = 5
 _CONNECTION_ERRORS = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError)
 
 
+class _Reader:
+    """A consumer and the partitions that it reads."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer = consumer
+        self.next: dict[TopicPartition, int] = {}
+        """Of every partition that is read: the offset behind the last record that was returned."""
+        self._tell_from: dict[TopicPartition, int] = {}
+        """Where the consumer has yet to be told, or told again, to read from."""
+        self._paused: set[TopicPartition] = set()
+        """Not assigned for the time being. The consumer's own pause() is of no use: kafka-python 3.0.12 parks what it
+        has fetched of a paused partition, and after resume() may neither return it nor fetch again, for ever."""
+        self._changed = False
+
+    def read(self, at: TopicPartition, offset: int) -> None:
+        self._tell_from[at] = self.next[at] = offset
+        self._paused.discard(at)
+        self._changed = True
+
+    def stop(self, at: TopicPartition) -> None:
+        self._paused.discard(at)
+        if at in self.next:
+            del self.next[at]
+            self._tell_from.pop(at, None)
+            self._changed = True
+
+    def pause(self, at: TopicPartition) -> None:
+        if at not in self._paused:
+            self._tell_from[at] = self.next[at]
+            self._paused.add(at)
+            self._changed = True
+
+    def resume(self, at: TopicPartition) -> None:
+        if at in self._paused:
+            self._paused.discard(at)
+            self._changed = True
+
+    def told_from(self, at: TopicPartition) -> int | None:
+        """The offset to begin at where the consumer does not know of it yet."""
+        return self._tell_from.get(at)
+
+    def poll(self, timeout_s: float) -> Mapping[TopicPartition, Sequence[Any]]:
+        self._tell()
+        if not self.next and timeout_s == 0:
+            return {}
+        found: Mapping[TopicPartition, Sequence[Any]] = self.consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)))
+        for at, records in found.items():
+            self.next[at] = records[-1].offset + 1
+        return found
+
+    def _tell(self) -> None:
+        """Hands what changed since the last poll to the consumer, in one go: each assignment walks all partitions."""
+        if not self._changed:
+            return
+        active = [at for at in self.next if at not in self._paused]
+        self.consumer.assign(active)
+        for at in active:
+            offset = self._tell_from.pop(at, None)
+            if offset is not None:
+                self.consumer.seek(at, offset)
+        self._changed = False
+
+
 class KafkaPythonTransport:
-    """See Transport. No broker for `outage_timeout_s` is borne, then BrokerUnavailable."""
+    """See Transport. No broker for `outage_timeout_s` is borne, then BrokerUnavailable.
+
+    Records of `prompt` topics are returned as soon as they come, those of others within about 50 ms.
+    """
 
     def __init__(
         self,
         bootstrap_servers: str,
         kafka: Mapping[str, str] | None = None,
         *,
+        prompt: Collection[str] = (),
         outage_timeout_s: float = 60.0,
         max_poll_records: int = 1_000,
     ) -> None:
-        self._servers, self._outage_timeout_s = bootstrap_servers, outage_timeout_s
+        self._servers, self._outage_timeout_s, self._prompt = bootstrap_servers, outage_timeout_s, prompt
         self._closed = False
         settings = dict(kafka or {})
-        self._consumer = kafka_clients.consumer(
-            bootstrap_servers,
-            settings,
-            auto_offset_reset="none",
-            max_poll_records=max_poll_records,
-        )
+        leisurely = {"fetch.min.bytes": str(_MANY_BYTES), "fetch.max.wait.ms": str(round(_SLICE_S * 1000))} | settings
+        self._readers: list[_Reader] = []
         try:
+            for given in (settings, leisurely):
+                consumer = kafka_clients.consumer(
+                    bootstrap_servers, given, auto_offset_reset="none", max_poll_records=max_poll_records
+                )
+                self._readers.append(_Reader(consumer))
             self._producer = kafka_clients.producer(
                 bootstrap_servers,
                 settings,
@@ -62,21 +130,19 @@ class KafkaPythonTransport:
                 max_request_size=_MAX_REQUEST_BYTES,
             )
         except BaseException:
-            self._consumer.close()
+            for reader in self._readers:
+                reader.consumer.close()
             raise
-        self._read: dict[TopicPartition, int | None] = {}
-        """Every partition that is read; an offset where the consumer has yet to be told, or told again."""
-        self._paused: set[TopicPartition] = set()
-        """Not assigned for the time being. The consumer's own pause() is of no use: kafka-python 3.0.12 parks what it
-        has fetched of a paused partition, and after resume() may neither return it nor fetch again, for ever."""
-        self._next: dict[TopicPartition, int] = {}
-        """Behind the last record that was returned."""
-        self._changed = False
-        self._fetch_at = 0.0
+        self._first, self._others = self._readers
+        self._consumer = self._first.consumer
+        """For questions."""
         self._asked = time.monotonic()
         """When a record or an answer came last, or the broker was asked in vain."""
         self._silent_since: float | None = None
         """The first time that it was asked in vain; an application that does not poll for long is no outage."""
+
+    def _reader(self, topic: str) -> _Reader:
+        return self._first if topic in self._prompt else self._others
 
     def partitions(self, topic: str) -> int:
         """See Transport."""
@@ -96,55 +162,36 @@ class KafkaPythonTransport:
 
     def read(self, partition: Partition, offset: int) -> None:
         """See Transport."""
-        at = TopicPartition(*partition)
-        self._read[at] = self._next[at] = offset
-        self._paused.discard(at)
-        self._changed = True
+        self._reader(partition.topic).read(TopicPartition(*partition), offset)
 
     def stop(self, partition: Partition) -> None:
         """See Transport."""
-        at = TopicPartition(*partition)
-        self._paused.discard(at)
-        if at in self._read:
-            del self._read[at], self._next[at]
-            self._changed = True
+        self._reader(partition.topic).stop(TopicPartition(*partition))
 
     def pause(self, partition: Partition) -> None:
         """See Transport."""
-        at = TopicPartition(*partition)
-        if at not in self._paused:
-            self._read[at] = self._next[at]
-            self._paused.add(at)
-            self._changed = True
+        self._reader(partition.topic).pause(TopicPartition(*partition))
 
     def resume(self, partition: Partition) -> None:
         """See Transport."""
-        at = TopicPartition(*partition)
-        if at in self._paused:
-            self._paused.discard(at)
-            self._changed = True
+        self._reader(partition.topic).resume(TopicPartition(*partition))
 
     def position(self, partition: Partition) -> int:
         """See Transport."""
-        at = TopicPartition(*partition)
-        told = self._read[at]
-        if told is not None:
-            return told
-        return int(self._bearing(lambda: self._consumer.position(at)))
+        reader, at = self._reader(partition.topic), TopicPartition(*partition)
+        told = reader.told_from(at)
+        return told if told is not None else int(self._bearing(lambda: reader.consumer.position(at)))
 
     def poll(self, timeout_s: float) -> Sequence[Record]:
         """See Transport."""
-        self._tell()
-        self._gather(timeout_s)
+        deadline = time.monotonic() + timeout_s
         found = self._poll(timeout_s)
-        few = 0 < sum(map(len, found.values())) < _FEW_RECORDS
-        self._fetch_at = time.monotonic() + _GATHER_S if few else 0.0
+        while not found and (left_s := deadline - time.monotonic()) > 0:
+            found = self._poll(left_s)
         if found:
             self._asked, self._silent_since = time.monotonic(), None
         elif time.monotonic() - self._asked > _PROBE_AFTER_S:
             self._probe()
-        for at, records in found.items():
-            self._next[at] = records[-1].offset + 1
         return [
             Record(
                 record.topic,
@@ -155,46 +202,34 @@ class KafkaPythonTransport:
                 tuple(record.headers),
                 record.timestamp,
             )
-            for records in found.values()
+            for records in found
             for record in records
         ]
 
-    def _gather(self, timeout_s: float) -> None:
-        wait_s = min(self._fetch_at - time.monotonic(), timeout_s)
-        if wait_s > 0:
-            time.sleep(wait_s)
+    def _poll(self, timeout_s: float) -> list[Sequence[Any]]:
+        """What has come; without any, waits a little for prompt topics."""
+        found = self._take(self._others, 0)
+        if found:
+            return [*found, *self._take(self._first, 0)]
+        prompt = self._take(self._first if self._first.next else self._others, min(timeout_s, _SLICE_S))
+        # The events of stamps that have just come are there in most cases.
+        return [*prompt, *self._take(self._others, 0)]
 
-    def _poll(self, timeout_s: float) -> Mapping[TopicPartition, Sequence[Any]]:
+    def _take(self, reader: _Reader, timeout_s: float) -> list[Sequence[Any]]:
         with kafka_clients.kafka_errors(self._servers):
             try:
-                found: Mapping[TopicPartition, Sequence[Any]] = self._consumer.poll(
-                    timeout_ms=max(0, round(timeout_s * 1000))
-                )
+                return list(reader.poll(timeout_s).values())
             except OffsetOutOfRangeError as error:
                 raise self._out_of_range(error) from error
             except CorruptRecordError as error:
                 raise self._unreadable(error) from error
             except _CONNECTION_ERRORS:
-                return {}  # `_probe` measures how long
-        return found
-
-    def _tell(self) -> None:
-        """Hands what changed since the last poll to the consumer, in one go: each assignment walks all partitions."""
-        if not self._changed:
-            return
-        active = [at for at in self._read if at not in self._paused]
-        self._consumer.assign(active)
-        for at in active:
-            offset = self._read[at]
-            if offset is not None:
-                self._consumer.seek(at, offset)
-                self._read[at] = None
-        self._changed = False
+                return []  # `_probe` measures how long
 
     def _probe(self) -> None:
         """Asks the broker for its topics when nothing came for a while."""
         try:
-            self._consumer.end_offsets(list(self._read)[:1], timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
+            self._consumer.end_offsets(self._places()[:1], timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
             topics = self._consumer.topics()
         except _CONNECTION_ERRORS as error:
             self._asked = time.monotonic()
@@ -207,7 +242,7 @@ class KafkaPythonTransport:
                 ) from error
             return
         self._asked, self._silent_since = time.monotonic(), None
-        gone = sorted({at.topic for at in self._read} - topics)
+        gone = sorted({at.topic for at in self._places()} - topics)
         if gone:
             raise EventsLost(
                 f"Kafka topics that are still read were deleted: {', '.join(gone)}",
@@ -222,9 +257,13 @@ class KafkaPythonTransport:
             remedy='Raise the retention of the topic; go on without what is lost by start="new" (--new)',
         )
 
+    def _places(self) -> list[TopicPartition]:
+        return [at for reader in self._readers for at in reader.next]
+
     def _unreadable(self, error: CorruptRecordError) -> EventsLost:
-        shown = [f"{at.topic}[{at.partition}]@{offset}" for at, offset in sorted(self._next.items())[:_PLACES_SHOWN]]
-        more = f" or of {len(self._next) - len(shown)} more partitions" if len(self._next) > len(shown) else ""
+        behind = {at: offset for reader in self._readers for at, offset in reader.next.items()}
+        shown = [f"{at.topic}[{at.partition}]@{offset}" for at, offset in sorted(behind.items())[:_PLACES_SHOWN]]
+        more = f" or of {len(behind) - len(shown)} more partitions" if len(behind) > len(shown) else ""
         return EventsLost(
             f"a record at or behind {', '.join(shown)}{more} cannot be read: {error}",
             remedy="Header names must be UTF-8 and records whole. Mend their producer; go on without what is lost by "
@@ -267,4 +306,5 @@ class KafkaPythonTransport:
         try:
             self._producer.close(timeout=_PROBE_TIMEOUT_S)
         finally:
-            self._consumer.close(autocommit=False, timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
+            for reader in self._readers:
+                reader.consumer.close(autocommit=False, timeout_ms=round(_PROBE_TIMEOUT_S * 1000))

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Literal, Self
 
 from totalorder.errors import Error, Fenced, SettingsError, SubscriptionEnded
+from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.event import Event
 from totalorder.subscriber.session import Session, SessionSettings, checked_topics
 from totalorder.subscriber.transport import Transport
@@ -89,7 +90,11 @@ class Subscriber:
             from totalorder.subscriber.kafka_python import KafkaPythonTransport
 
             transport = KafkaPythonTransport(
-                bootstrap_servers, kafka, outage_timeout_s=outage_timeout_s, max_poll_records=max_buffered
+                bootstrap_servers,
+                kafka,
+                prompt=DomainTopics(domain=domain).own(),
+                outage_timeout_s=outage_timeout_s,
+                max_poll_records=max_buffered,
             )
         self._clock = clock
         self._session = Session(
