@@ -37,11 +37,11 @@ _FORMER_DRIVER_S = 60.0
 """How long the Java of a job that was killed may take to be gone."""
 SPARK = {
     "spark.driver.memory": "2g",
+    # Rows by the hundred thousand: full compilation, which the sequencer's small batches do without (ADR 6), pays here.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.sql.shuffle.partitions": "2",
     # The query's checkpoint is of no use after it: the tables say where to go on.
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-    # Each micro-batch compiles its few plans; with rows by the thousand that costs more than it saves.
-    "spark.sql.codegen.wholeStage": "false",
     "spark.sql.ui.explainMode": "simple",
     # VACUUM lists a table's files with as many tasks, by default 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
@@ -95,9 +95,8 @@ class Lineage:
         self._ends.callback(topics.close)
         own = settings.of_sequencer().own_topics
         facts = topics.facts((own.stamps, own.grants, own.receipts))
-        spark = self._given_spark or start_delta_session(
-            f"totalorder lineage {settings.domain}", SPARK | settings.spark, master=settings.master, inherited_fd=fd
-        )
+        source.check_present(settings.domain, facts)
+        spark = self._given_spark or _session(settings, fd)
         if self._given_spark is None:
             self._ends.callback(stop_session, spark)
         written = LineageTables(spark, settings.root, settings.domain)
@@ -171,6 +170,16 @@ class Lineage:
         self._log.info("batch", number=number, records=count, **vars(written), took_ms=took_ms)
 
 
+def _session(settings: LineageSettings, inherited_fd: int | None = None) -> SparkSession:
+    return start_delta_session(
+        f"totalorder lineage {settings.domain}",
+        SPARK | settings.spark,
+        root=settings.root,
+        master=settings.master,
+        inherited_fd=inherited_fd,
+    )
+
+
 def _lock(directory: Path) -> CheckpointLock:
     try:
         return CheckpointLock(directory, _FORMER_DRIVER_S)
@@ -215,7 +224,7 @@ def run_until_signal(settings: LineageSettings, *, until_caught_up: bool) -> Non
 def run_compaction(settings: LineageSettings) -> None:
     """Compacts the tables of the settings' root, with a log line for each."""
     configure_logging(settings.log_format)
-    spark = start_delta_session("totalorder lineage --compact", SPARK | settings.spark, master=settings.master)
+    spark = _session(settings)
     try:
         for name, before, after in tables.compact(spark, settings.root, settings.retention_days):
             structlog.get_logger().info("compacted", table=name, files=after, files_before=before)

@@ -23,7 +23,7 @@ class Table:
     """A table: its rows lie clustered by `layout`; one row, and no more, has each value of `key`.
 
     `arrival` are the columns in which two copies of one row may differ: where and when Kafka had its record, and what
-    could still be read then. All others must agree.
+    could still be read then. All others must agree. Files are skipped by layout, key and `marks`.
     """
 
     columns: tuple[Column, ...]
@@ -31,6 +31,7 @@ class Table:
     key: tuple[str, ...]
     layout: tuple[str, ...]
     arrival: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,6 +59,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             key=("g",),
             layout=("topic", "g"),
             arrival=("event_time", "stamped_time", "read_crc32", "payload", "stamps_offset"),
+            marks=("batch", "kafka_topic", "partition", "offset"),
             columns=_columns(
                 ("topic", "STRING", "The pub/sub topic, within which n counts."),
                 ("kafka_topic", "STRING", "The Kafka topic that holds the event."),

@@ -23,14 +23,20 @@ def delta_conf() -> dict[str, str]:
 
 
 def start_delta_session(
-    app_name: str, spark: Mapping[str, str] = {}, *, master: str = "local[2]", inherited_fd: int | None = None
+    app_name: str,
+    spark: Mapping[str, str] = {},
+    *,
+    root: str = "none",
+    master: str = "local[2]",
+    inherited_fd: int | None = None,
 ) -> SparkSession:
     """A new session like the sequencer's (`streaming.session.start_session`), with Delta.
 
-    `spark` are settings of Spark, which win. Stop it with `streaming.session.stop_session`. Raises EnvironmentProblem
-    where Java or a jar cannot be had.
+    `root` is where the tables are: a directory of this machine or a URI, for which a local session keeps what Hadoop
+    knows of stores. `spark` are settings of Spark, which win. Stop it with `streaming.session.stop_session`. Raises
+    EnvironmentProblem where Java or a jar cannot be had.
     """
     conf = {"spark.app.name": app_name} | delta_conf() | dict(spark)
-    # Of the sequencer's settings a session takes none but these; topics and checkpoint have to have some value.
-    settings = make_settings(topic_pattern="none", checkpoint_dir="none", master=master, spark=conf)
+    # Of the sequencer's settings a session takes none but these; topics have to have some value.
+    settings = make_settings(topic_pattern="none", checkpoint_dir=root, master=master, spark=conf)
     return start_session(settings, inherited_fd=inherited_fd)

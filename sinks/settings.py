@@ -32,8 +32,9 @@ class LineageSettings(BaseSettings):
     """Interval of micro-batches; each makes a file in every table that it has rows for."""
     batch_records: int = Field(default=2_000, ge=1)
     """A micro-batch takes about this many Kafka records of stamps, grants and receipts at most."""
-    retention_days: float = Field(default=30.0, ge=0, le=36_500)
-    """`--compact` keeps files that the tables needed within so many days: for time travel and long queries."""
+    retention_days: float = Field(default=30.0, ge=1, le=36_500)
+    """`--compact` keeps files that the tables needed within so many days: for time travel and long queries. Less than a
+    day could delete what the job is just writing."""
     broker_timeout_s: float = Field(default=15.0, gt=0, le=3_600)
     """How long a broker may take to answer before it counts as absent."""
     master: str = "local[2]"

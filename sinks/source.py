@@ -24,11 +24,22 @@ Offsets = dict[str, dict[int, int]]
 """Topic to partition to offset."""
 
 
+def check_present(domain: str, facts: Mapping[str, TopicFacts]) -> None:
+    """PreflightFailed when the domain lacks one of the three topics."""
+    own = DomainTopics(domain=domain)
+    missing = sorted({own.stamps, own.grants, own.receipts} - facts.keys())
+    if missing:
+        raise PreflightFailed(
+            f"domain {domain} has no topic {', '.join(missing)}",
+            remedy="Start its sequencer first, or correct --domain",
+        )
+
+
 def starts(domain: str, marks: Marks, facts: Mapping[str, TopicFacts]) -> Offsets:
     """Where to begin in each partition of the three topics.
 
-    PreflightFailed when a topic is missing, StateError when one was created anew, EventsLost when receipts were removed
-    before they were read. (Whether stamps were, their batch numbers tell.)
+    StateError when a topic was created anew, EventsLost when receipts were removed before they were read. (Whether
+    stamps were, their batch numbers tell.)
     """
     own = DomainTopics(domain=domain)
     known: Offsets = {
@@ -36,12 +47,6 @@ def starts(domain: str, marks: Marks, facts: Mapping[str, TopicFacts]) -> Offset
         own.grants: {0: marks.grants_offset},
         own.receipts: dict(marks.receipts_offsets),
     }
-    missing = sorted(known.keys() - facts.keys())
-    if missing:
-        raise PreflightFailed(
-            f"domain {domain} has no topic {', '.join(missing)}",
-            remedy="Start its sequencer first, or correct --domain",
-        )
     return {topic: _starts(topic, offsets, facts[topic], own) for topic, offsets in known.items()}
 
 

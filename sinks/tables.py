@@ -6,6 +6,7 @@ own. Of two jobs that write at once, Delta lets one have the number; the other f
 
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from totalorder.streaming.store import HadoopStore
 
 APP_ID = "totalorder-lineage"
 _DOMAIN = "totalorder.domain"
-_ROWS_PER_FILE = 500_000
+_ROWS_PER_FILE = 200_000
 _PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
     # Each append is a commit, and a checkpoint of the log costs more than some appends.
@@ -35,6 +36,16 @@ _PROPERTIES = {
 }
 _CONFLICT = "DELTA_CONCURRENT"
 _MERGE_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Snapshot:
+    """A table as its log has it; `number` is the lineage job's last one in it (0: none)."""
+
+    version: int
+    number: int
+    domain: str
+    columns: tuple[str, ...]
 
 
 class LineageTables:
@@ -54,27 +65,27 @@ class LineageTables:
         From here on only this job may append: another one that does is found at the next append.
         """
         for name, table in TABLES.items():
-            self._create(name, table)
-            self._check(name, table)
-            self._numbers[name] = self._state(name)[1]
+            if not DeltaTable.isDeltaTable(self._spark, self.path(name)):
+                self._create(name, table)
+            found = self._snapshot(name)
+            if found.domain != self._domain or found.columns != table.names:
+                raise StateError(
+                    f"the table {self.path(name)} has domain {found.domain} and the columns {', '.join(found.columns)}",
+                    remedy=f"Give each domain a root of its own (--tables); this is domain {self._domain}",
+                )
+            self._numbers[name] = found.number
 
     def _create(self, name: str, table: Table) -> None:
         builder = DeltaTable.createIfNotExists(self._spark).location(self.path(name)).comment(table.comment)
         for column in table.columns:
             builder = builder.addColumn(column.name, column.type, nullable=column.nullable, comment=column.comment)
-        for key, value in (_PROPERTIES | {_DOMAIN: self._domain}).items():
+        # To skip files by; statistics of every column would cost more than the writing itself.
+        statistics = {
+            "delta.dataSkippingStatsColumns": ",".join(dict.fromkeys((*table.layout, *table.key, *table.marks)))
+        }
+        for key, value in (_PROPERTIES | statistics | {_DOMAIN: self._domain}).items():
             builder = builder.property(key, value)
         builder.clusterBy(*table.layout).execute()
-
-    def _check(self, name: str, table: Table) -> None:
-        found = DeltaTable.forPath(self._spark, self.path(name))
-        columns = tuple(field.name for field in found.toDF().schema)
-        domain = _only(found.detail())["properties"].get(_DOMAIN)
-        if domain != self._domain or columns != table.names:
-            other = f"belongs to domain {domain}" if domain != self._domain else f"has the columns {', '.join(columns)}"
-            raise StateError(
-                f"the table {self.path(name)} {other}", remedy="Give each domain a root of its own (--tables)"
-            )
 
     def path(self, name: str) -> str:
         """Where a table lies."""
@@ -122,7 +133,7 @@ class LineageTables:
         """Appends rows in one commit; StateError when another lineage job wrote to the table since it was opened."""
         if not len(rows):
             return
-        before, _ = self._state(name)
+        before = self._snapshot(name).version
         number, mark = self._numbers[name] + 1, f"{APP_ID} {self._driver} {self._numbers[name] + 1}"
         writer = self._frame_of(rows).write.format("delta").mode("append").option("userMetadata", mark)
         try:
@@ -131,7 +142,7 @@ class LineageTables:
             if _CONFLICT not in str(error):
                 raise
             raise self._fenced(name) from None
-        after, _ = self._state(name)
+        after = self._snapshot(name).version
         if not any(mark in commit for commit in self._commits(name, before, after)):
             raise self._fenced(name)
         self._numbers[name] = number
@@ -146,14 +157,19 @@ class LineageTables:
             remedy="Run one lineage job for a domain; stop the other one before starting this one again",
         )
 
-    def _state(self, name: str) -> tuple[int, int]:
-        """Version of the table, and the lineage job's last number in it (0: none)."""
+    def _snapshot(self, name: str) -> "_Snapshot":
         jvm: Any = self._spark._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path(name))
         none = jvm.scala.Option.empty()
-        snapshot = log.update(False, none, none)
-        numbers = snapshot.transactions()
-        return int(snapshot.version()), int(numbers.apply(APP_ID)) if numbers.contains(APP_ID) else 0
+        found = log.update(False, none, none)
+        numbers, metadata = found.transactions(), found.metadata()
+        properties = metadata.configuration()
+        return _Snapshot(
+            version=int(found.version()),
+            number=int(numbers.apply(APP_ID)) if numbers.contains(APP_ID) else 0,
+            domain=str(properties.apply(_DOMAIN)) if properties.contains(_DOMAIN) else "(none)",
+            columns=tuple(metadata.schema().fieldNames()),
+        )
 
     def _commits(self, name: str, after: int, through: int) -> Iterator[str]:
         """The log's entries after one version through another, newest first (Delta's protocol names the files)."""
@@ -202,7 +218,8 @@ def compact(spark: SparkSession, root: str, retention_days: float) -> Iterator[t
         spark.sql(f"alter table delta.`{path}` set tblproperties ({keep})")
         table = DeltaTable.forPath(spark, path)
         before = _files(table)
-        table.optimize().executeCompaction()
+        if before > 1:
+            table.optimize().executeCompaction()
         table.vacuum(hours)
         yield name, before, _files(table)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from totalorder.errors import SettingsError
+from totalorder.jars import locked_jars
 from totalorder.sinks.settings import load_lineage_settings
 
 CONF = Path(__file__).resolve().parents[2] / "conf" / "lineage.toml"
@@ -42,6 +43,13 @@ def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
     file.write_text(text)
     with pytest.raises(SettingsError, match=said):
         load_lineage_settings(file, {})
+
+
+def test_the_page_names_the_jars_of_the_lock() -> None:
+    page = (CONF.parents[1] / "docs" / "lineage.md").read_text(encoding="utf-8")
+    for name in ("delta-spark_4.2_2.13", "spark-sql-kafka-0-10_2.13"):
+        (jar,) = (jar for jar in locked_jars("spark") if jar.name == name)
+        assert f"{jar.organisation}:{jar.name}:{jar.version}" in page
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

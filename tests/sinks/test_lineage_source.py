@@ -4,7 +4,7 @@ import pytest
 
 from totalorder.errors import EventsLost, PreflightFailed, StateError
 from totalorder.sinks.decode import ChainEnd
-from totalorder.sinks.source import starts
+from totalorder.sinks.source import check_present, starts
 from totalorder.sinks.writer import Marks
 from totalorder.streaming.preflight import TopicFacts
 
@@ -47,6 +47,7 @@ def test_a_topic_that_is_shorter_than_the_tables_say_was_created_anew() -> None:
 
 def test_a_missing_topic_is_named() -> None:
     found = all_topics(facts(0, 9))
+    check_present("d", found)
     del found["d.receipts"]
     with pytest.raises(PreflightFailed, match=r"domain d has no topic d\.receipts"):
-        starts("d", marks(0), found)
+        check_present("d", found)

@@ -1,0 +1,317 @@
+"""The lineage job on a real broker, Spark and Delta."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chispa import assert_df_equality
+from deltalake import DeltaTable as OutsideTable
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from lineage_world import PARTITIONS, CrashedHere, DomainWorld, MemoryTables, busy_world, run_once
+from pyspark.sql import DataFrame, SparkSession
+from reference import Change
+from spark_shared import settings_for
+from waiting import wait_until
+
+import totalorder as to
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, StateError
+from totalorder.sequencer.names import DomainTopics
+from totalorder.sinks.runner import Lineage
+from totalorder.sinks.schema import TABLES
+from totalorder.sinks.settings import LineageSettings
+from totalorder.sinks.tables import LineageTables, compact
+from totalorder.streaming.runner import Sequencer
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+class KafkaWorld:
+    """A `DomainWorld` whose log is in Kafka too: `push` sends what is new in it."""
+
+    def __init__(self, world: DomainWorld, servers: str, tables: Path, producer: KafkaProducer) -> None:
+        self.world = world
+        self.settings = LineageSettings(
+            tables=str(tables), domain=world.domain, bootstrap_servers=servers, interval_s=0
+        )
+        self._producer = producer
+        self._names = DomainTopics(domain=world.domain)
+        self._sent: dict[str, int] = {}
+
+    def push(self) -> None:
+        """Sends the events and records that are not in Kafka yet."""
+        for topic, values in self.world.events.items():
+            for value in values[self._new(topic, len(values)) :]:
+                self._producer.send(topic, value=value, partition=0)
+        for kind, records in self.world.logs.items():
+            for record in records[self._new(kind, len(records)) :]:
+                headers = list(record.headers.items())
+                topic = getattr(self._names, kind)
+                self._producer.send(topic, key=b"k", value=record.value, headers=headers, partition=record.partition)
+        self._producer.flush(30)
+
+    def _new(self, name: str, size: int) -> int:
+        sent, self._sent[name] = self._sent.get(name, 0), size
+        return sent
+
+    def run(self, spark: SparkSession, **changed: Any) -> Lineage:
+        """One run of the job until it has caught up."""
+        settings = self.settings.model_copy(update=changed)
+        with Lineage(settings, until_caught_up=True, spark=spark) as lineage:
+            lineage.wait()
+        return lineage
+
+    def frame(self, spark: SparkSession, name: str) -> DataFrame:
+        """A table's rows, in the order of their key."""
+        return spark.read.format("delta").load(f"{self.settings.tables}/{name}").orderBy(*TABLES[name].key)
+
+
+MakeWorld = Callable[..., KafkaWorld]
+
+
+@pytest.fixture
+def make_world(
+    broker: LocalBroker, kafka_admin: KafkaAdminClient, unique_name: Callable[[str], str], tmp_path: Path
+) -> Iterator[MakeWorld]:
+    with kafka_clients.producer(broker.bootstrap_servers) as producer:
+
+        def make(build: Callable[..., DomainWorld] = busy_world, **settings: Any) -> KafkaWorld:
+            domain = unique_name("lineage")
+            topics = {topic: f"{domain}-{topic}" for topic in "abc"}
+            own = DomainTopics(domain=domain)
+            wanted = {name: {"num_partitions": PARTITIONS} for name in (own.stamps, own.receipts)}
+            wanted |= {name: {"num_partitions": 1} for name in (own.grants, *topics.values())}
+            kafka_admin.create_topics(wanted)
+            kafka_admin.wait_for_topics(list(wanted))
+            world = build(domain=domain, topics=topics, **settings)
+            return KafkaWorld(world, broker.bootstrap_servers, tmp_path / domain, producer)
+
+        yield make
+
+
+def assert_complete(kafka: KafkaWorld, spark: SparkSession) -> None:
+    """The tables hold what a run without any trouble writes into tables in memory."""
+    expected = MemoryTables(kafka.world.domain)
+    run_once(kafka.world, expected)
+    for name in TABLES:
+        arrival = TABLES[name].arrival
+        rows = expected.rows(name, "true")
+        wanted = spark.createDataFrame(rows).orderBy(*TABLES[name].key).drop(*arrival)
+        found = kafka.frame(spark, name).drop(*arrival)
+        assert_df_equality(found, wanted, ignore_nullable=True, ignore_metadata=True)
+        assert len(rows) > 0
+
+
+def test_the_tables_hold_what_the_log_says(make_world: MakeWorld, spark: SparkSession) -> None:
+    kafka = make_world()
+    kafka.push()
+    lineage = kafka.run(spark, payload=True)
+    assert (lineage.written.events, lineage.written.deliveries, lineage.written.answers) == (8, 11, 5)
+    assert_complete(kafka, spark)
+    events = kafka.frame(spark, "events")
+    assert events.where("read_crc32 = crc32 and event_time is not null").count() == 8
+    values = [bytes(row["payload"]) for row in events.select("payload").collect()]
+    assert sorted(values) == sorted(value for of in kafka.world.events.values() for value in of)
+    times = kafka.frame(spark, "batches").selectExpr("unix_millis(batch_time) as ms").distinct().collect()
+    assert sorted(row["ms"] for row in times) == [1_001_000, 1_002_000, 1_003_000, 1_004_000]
+    for name, table in TABLES.items():
+        comments = [(field.name, field.metadata["comment"]) for field in kafka.frame(spark, name).schema]
+        assert comments == [(column.name, column.comment) for column in table.columns]
+    assert query_of_the_page(kafka.settings.tables) == [
+        {"subscriber": "r", "events": 6, "last": 12},
+        {"subscriber": "s", "events": 5, "last": 12},
+    ]
+
+
+def query_of_the_page(root: str) -> object:
+    """What the example of docs/lineage.md prints: it reads the tables without Spark."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "lineage.md").read_text(encoding="utf-8")
+    said: list[object] = []
+    exec(page.partition("```python\n")[2].partition("```")[0], {"ROOT": root, "print": said.append})
+    return said[0]
+
+
+def test_a_crash_between_any_two_tables_heals(
+    make_world: MakeWorld, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kafka = make_world()
+    kafka.push()
+    for name in ("events", "batches", "subscriptions", "sequencing_groups", "deliveries"):
+        with monkeypatch.context() as patched:
+            die_before(name, patched)
+            with pytest.raises(Error, match="CrashedHere"):
+                kafka.run(spark)
+    kafka.run(spark)
+    assert_complete(kafka, spark)
+
+
+def die_before(table: str, patched: pytest.MonkeyPatch) -> None:
+    """Lets the job die before it writes to a table, and lets it write to those before it."""
+    append, merge = LineageTables.append, LineageTables.merge_groups
+
+    def dying_append(self: LineageTables, name: str, rows: Any) -> None:
+        if name == table:
+            raise CrashedHere(name)
+        append(self, name, rows)
+
+    def dying_merge(self: LineageTables, intervals: Any) -> None:
+        if table == "sequencing_groups" and intervals:
+            raise CrashedHere(table)
+        merge(self, intervals)
+
+    patched.setattr(LineageTables, "append", dying_append)
+    patched.setattr(LineageTables, "merge_groups", dying_merge)
+
+
+def test_what_kafka_has_twice_is_written_once_and_must_be_the_same(make_world: MakeWorld, spark: SparkSession) -> None:
+    kafka = make_world()
+    world = kafka.world
+    kafka.push()
+    kafka.run(spark)
+    for effects in list(world.effects):
+        world.send(effects)
+    world.logs["receipts"] += list(world.logs["receipts"])
+    kafka.push()
+    again = kafka.run(spark).written
+    assert (again.repeated, again.batches, again.events, again.answers, again.deliveries) == (8 + 5 + 11, 0, 0, 0, 0)
+    assert kafka.frame(spark, "deliveries").count() == 11
+    forged = tuple(replace(stamped, time_ms=7).sealed() for stamped in world.effects[0].stamps)
+    world.send(replace(world.effects[0], stamps=forged, answers=()))
+    kafka.push()
+    with pytest.raises(Contradiction, match="batches: what Kafka has for stamps_partition"):
+        kafka.run(spark)
+
+
+def test_the_parts_of_a_batch_may_come_in_two_runs(make_world: MakeWorld, spark: SparkSession) -> None:
+    kafka = make_world(max_part_bytes=1)
+    whole = list(kafka.world.logs["stamps"])
+    first_parts = [record.headers["part"] for record in whole]
+    cut = next(at for at, part in enumerate(first_parts) if part == b"1")
+    kafka.world.logs["stamps"] = whole[:cut]
+    kafka.push()
+    done = kafka.run(spark).written.batches
+    kafka.world.logs["stamps"] = whole
+    kafka.push()
+    assert kafka.run(spark).written.batches == 8 - done
+    assert_complete(kafka, spark)
+
+
+def test_it_goes_on_while_it_runs_and_stops_when_asked(make_world: MakeWorld, spark: SparkSession) -> None:
+    kafka = make_world()
+    kafka.push()
+    with Lineage(kafka.settings, spark=spark) as lineage:
+        wait_until(lambda: lineage.written.events == 8, "the first events are written", bound_s=120)
+        kafka.world.batch(("a", b"9"))
+        kafka.push()
+        wait_until(lambda: lineage.written.batches == 10, "the last batch is written", bound_s=120)
+        assert not lineage.wait(0)
+        with pytest.raises(StateError, match="another lineage job"):
+            Lineage(kafka.settings, spark=spark).start()
+    assert lineage.wait(0)
+    assert_complete(kafka, spark)
+
+
+def test_of_two_drivers_without_a_lock_one_stops(spark: SparkSession, tmp_path: Path) -> None:
+    one, other = (LineageTables(spark, str(tmp_path / "tables"), "d") for _ in range(2))
+    one.open()
+    other.open()
+    memory = MemoryTables()
+    run_once(busy_world(), memory)
+    rows = memory.rows("deliveries", "true")
+    one.append("deliveries", rows.slice(0, 1))
+    with pytest.raises(StateError, match="another lineage job writes to"):
+        other.append("deliveries", rows.slice(1, 1))
+    one.append("deliveries", rows.slice(2, 1))
+    assert len(one.rows("deliveries", "true")) == 2
+    with pytest.raises(StateError, match="has domain d and the columns"):
+        LineageTables(spark, str(tmp_path / "tables"), "another").open()
+
+
+def test_what_is_missing_in_kafka_stops_the_job(
+    make_world: MakeWorld, spark: SparkSession, kafka_admin: KafkaAdminClient
+) -> None:
+    kafka = make_world()
+    with pytest.raises(PreflightFailed, match=r"has no topic nowhere\.grants, nowhere\.receipts, nowhere\.stamps"):
+        kafka.run(spark, domain="nowhere")
+    kafka.push()
+    kafka.run(spark)
+    lost = kafka.world.batch(("a", b"9"))
+    kafka.world.batch(("a", b"10"))
+    kafka.push()
+    stamps = TopicPartition(DomainTopics(domain=kafka.world.domain).stamps, lost.stamps[0].partition)
+    kafka_admin.delete_records({stamps: 5})
+    with pytest.raises(EventsLost, match="goes from batch 4 to 6"):
+        kafka.run(spark)
+    receipts = TopicPartition(DomainTopics(domain=kafka.world.domain).receipts, 0)
+    kafka.world.report(kafka.world.deliver("t", "a"))
+    kafka.push()
+    kafka_admin.delete_records({receipts: 4})
+    with pytest.raises(EventsLost, match="no longer has the receipts"):
+        kafka.run(spark)
+
+
+def test_change_feed_time_travel_and_compaction(make_world: MakeWorld, spark: SparkSession) -> None:
+    kafka = make_world()
+    kafka.push()
+    kafka.run(spark)
+    kafka.world.batch(("a", b"9"), Change("r", frozenset("ab")))
+    kafka.push()
+    kafka.run(spark)
+    path = f"{kafka.settings.tables}/events"
+    versions = [row["version"] for row in OutsideTable(path).history()]
+    before = spark.read.format("delta").option("versionAsOf", min(versions) + 1).load(path)
+    assert before.count() == 8
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 2).load(path)
+    assert [(row["_change_type"], row["n"]) for row in feed.collect()] == [("insert", 4)]
+    groups = f"{kafka.settings.tables}/sequencing_groups"
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 2).load(groups)
+    assert {row["_change_type"] for row in feed.collect()} == {"insert", "update_preimage", "update_postimage"}
+    files = {name: (was, now) for name, was, now in compact(spark, kafka.settings.root, 0)}
+    assert files["events"] == (2, 1)
+    assert len(list(Path(path).glob("*.parquet"))) == 1
+    assert_complete(kafka, spark)
+    kafka.world.batch(("b", b"10"))
+    kafka.push()
+    kafka.run(spark)
+    assert_complete(kafka, spark)
+    with pytest.raises(StateError, match="no lineage table at"):
+        list(compact(spark, f"{kafka.settings.root}-none", 0))
+
+
+def test_the_lineage_of_a_real_job_and_a_real_subscriber(
+    broker: LocalBroker,
+    new_topic: Callable[..., str],
+    unique_name: Callable[[str], str],
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    topics, domain, servers = [new_topic("a"), new_topic("b")], unique_name("whole"), broker.bootstrap_servers
+    job = settings_for(domain, servers, tmp_path / "state", topics=",".join(topics))
+    with (
+        Sequencer(job, spark=spark),
+        to.Subscriber(topics, id="r", domain=domain, bootstrap_servers=servers, start_timeout_s=120) as subscriber,
+        kafka_clients.producer(servers) as producer,
+    ):
+        for number in range(40):
+            producer.send(topics[number % 2], value=b"%d" % number)
+        producer.flush(30)
+        delivered = []
+        while len(delivered) < 40:
+            event = subscriber.poll(60)
+            assert event is not None
+            subscriber.ack(event)
+            delivered.append((event.kafka_topic, event.partition, event.offset, event.n, event.g))
+    settings = LineageSettings(tables=str(tmp_path / "tables"), domain=domain, bootstrap_servers=servers)
+    with Lineage(settings, until_caught_up=True, spark=spark) as lineage:
+        lineage.wait()
+    tables = LineageTables(spark, settings.root, domain)
+    columns = ["kafka_topic", "partition", "offset", "n", "g"]
+    rows = tables.frame("deliveries").orderBy("generation", "delivery_index").select(*columns)
+    assert [tuple(row) for row in rows.collect()] == delivered
+    rows = tables.frame("events").where("crc32 = read_crc32").orderBy("g").select(*columns)
+    assert [tuple(row) for row in rows.collect()] == delivered
+    (grant,) = tables.frame("subscriptions").where("kind = 'granted'").collect()
+    assert (grant["subscriber"], sorted(grant["topics"])) == ("r", sorted(topics))
