@@ -215,14 +215,9 @@ class LineageWriter:
         if not receipts:
             return
         rows = decode.delivery_rows(receipts)
-        suspects = [one for _, one in receipts if self._is_repeated(one)]
-        if suspects:
-            condition = " or ".join(
-                f"(subscriber = '{one.id}' and nonce = '{one.nonce}' "
-                f"and delivery_index between {one.sequence[0]} and {one.sequence[-1]})"
-                for one in suspects
-            )
-            rows = unseen("deliveries", self._tables.rows("deliveries", condition), rows)
+        repeated = [one for _, one in receipts if self._is_repeated(one)]
+        if repeated:
+            rows = unseen("deliveries", self._tables.rows("deliveries", _any_of(repeated)), rows)
         self._tables.append("deliveries", rows)
         written.deliveries += len(rows)
         written.repeated += sum(len(one) for _, one in receipts) - len(rows)
@@ -232,3 +227,16 @@ class LineageWriter:
         known = self._deliveries.get(process, 0)
         self._deliveries[process] = max(known, last)
         return bool(receipts.sequence[0] <= known)
+
+
+def _any_of(receipts: Iterable[Receipts]) -> str:
+    """The SQL condition for deliveries of the same processes in the same ranges; ids and nonces need no quoting."""
+    ranges: dict[tuple[str, str], tuple[int, int]] = {}
+    for one in receipts:
+        first, last = int(one.sequence[0]), int(one.sequence[-1])
+        least, most = ranges.get((one.id, one.nonce), (first, last))
+        ranges[one.id, one.nonce] = min(least, first), max(most, last)
+    return " or ".join(
+        f"(subscriber = '{id_}' and nonce = '{nonce}' and delivery_index between {least} and {most})"
+        for (id_, nonce), (least, most) in ranges.items()
+    )
