@@ -9,4 +9,5 @@ SELECT deliveries.subscriber, deliveries.generation, deliveries.delivery_index, 
 FROM deliveries LEFT JOIN events ON events.kafka_topic = deliveries.kafka_topic
   AND events.partition = deliveries.partition AND events.offset = deliveries.offset
 WHERE (events.g IS NULL AND deliveries.g <= (SELECT through_g FROM complete) AND NOT
-    (deliveries.g < (SELECT min(g) FROM events) AND (SELECT began_late FROM complete))) OR (events.topic, events.n, events.g) <> (deliveries.topic, deliveries.n, deliveries.g)
+    (deliveries.g < (SELECT min(g) FROM events) AND (SELECT began_late FROM complete)))
+  OR (events.g IS NOT NULL AND (events.topic, events.n, events.g) <> (deliveries.topic, deliveries.n, deliveries.g))

@@ -37,5 +37,7 @@ FROM deliveries AS d
 LEFT JOIN known ON known.subscriber = d.subscriber
 LEFT JOIN held ON held.subscriber = d.subscriber AND held.topic = d.topic AND d.g > held.from_g AND d.g <= held.until_g
 LEFT JOIN fences ON fences.subscriber = d.subscriber AND fences.nonce = d.nonce
-WHERE (held.topic IS NULL AND d.g > coalesce(known.known_from_g, 0) AND d.g <= (SELECT through_g FROM complete))
+WHERE (held.topic IS NULL
+    AND d.g > coalesce(known.known_from_g, CASE WHEN (SELECT began_late FROM complete) THEN d.g ELSE 0 END)
+    AND d.g <= (SELECT through_g FROM complete))
   OR d.g > fences.taken_over_g

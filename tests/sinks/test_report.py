@@ -1,0 +1,85 @@
+"""The report: one file, no network, and pictures of what it is given."""
+
+import re
+from datetime import UTC, datetime
+from xml.etree import ElementTree
+
+from totalorder.sinks.audit import Result, Verdict, parse_audit
+from totalorder.sinks.report import Figures, Received, page
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+AUDIT = parse_audit("mine", "-- title: A <title>\n-- proves: Much & more.\n-- how: So.\nSELECT 1 < 2")
+
+
+def result(verdict: Verdict, *rows: tuple[object, ...], more: bool = False) -> Result:
+    return Result(
+        audit=AUDIT,
+        title=AUDIT.title,
+        verdict=verdict,
+        rows_examined=1234,
+        seconds=0.5,
+        columns=("a",),
+        rows=rows,
+        more=more,
+    )
+
+
+def received(subscriber: str, *gs: int) -> list[Received]:
+    return [
+        Received(subscriber=subscriber, topic=f"t{g % 3}", n=g, g=g, at_ms=1000 + 10 * at) for at, g in enumerate(gs)
+    ]
+
+
+def percentiles(topic: str | None, subscriber: str | None) -> dict[str, object]:
+    stages = [
+        f"{stage}_{p}" for stage in ("to_stamp", "stamp_to_delivery", "to_delivery") for p in ("p50", "p95", "p99")
+    ]
+    return {"topic": topic, "subscriber": subscriber, "deliveries": 5} | dict.fromkeys(stages, 7)
+
+
+FIGURES = Figures(
+    received=[*received("<r>", 1, 2, 3), *received("s", 1, 3, 2)],
+    bins={8: 5, 12: 1},
+    percentiles=[percentiles(None, None), percentiles("t1", None), percentiles(None, "<r>")],
+    known=(10, 12),
+)
+
+
+def shown(*results: Result, figures: Figures = FIGURES) -> str:
+    return page(results, figures, tables="/x&y", now=NOW)
+
+
+def test_it_is_well_formed_and_asks_for_nothing_from_elsewhere() -> None:
+    text = shown(result("holds"), result("violated", ("<b>",), (None,), more=True))
+    for svg in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(svg)
+    body = text[text.index("<body>") :]
+    ElementTree.fromstring(re.sub(r"</html>\s*$", "", body).replace("<details open>", '<details open="">'))
+    assert not re.search(r"(src|href)=|url\(|@import|<script|https?:", text)
+
+
+def test_verdicts_and_rows_are_there_escaped() -> None:
+    text = shown(result("holds"), result("violated", ("<b>",), more=True), result("information"))
+    assert "A promise was broken" in text
+    assert "1 of 2 audits hold" in text
+    assert "A &lt;title&gt;" in text
+    assert "&lt;b&gt;" in text
+    assert "… and more" in text
+    assert "positions up to 12 are not known in full yet" in text
+    assert "Every promise asked for held" in shown(result("holds"))
+
+
+def test_a_step_back_is_drawn_for_who_left_the_order_and_nobody_else() -> None:
+    text = shown(result("holds"))
+    assert text.count('class="back"') == 1
+    assert text.count('class="way"') == 3
+    dots = re.findall(r"<title>(&lt;r&gt;|s) received t\d#\d \(g \d\)", text)
+    assert len(dots) == 2 * len(FIGURES.received), "each delivery stands in both pictures"
+    assert text.count('class="join') == 3, "three events that both received"
+
+
+def test_it_is_whole_without_any_delivery() -> None:
+    nothing = Figures(received=[], bins={}, percentiles=[], known=(0, 0))
+    text = shown(result("holds"), figures=nothing)
+    assert "<svg" not in text
+    assert "Verdicts" in text
