@@ -18,7 +18,7 @@ from typing import Any, Literal
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.functions import udtf
+from pyspark.sql.udtf import UserDefinedTableFunction
 
 from totalorder.errors import SettingsError
 from totalorder.sinks.audit_circles import FindCircle
@@ -153,7 +153,7 @@ class Auditor:
         return auditor
 
     def _prepare(self) -> None:
-        self._spark.udtf.register("find_circle", udtf(FindCircle, returnType=FindCircle.RETURNS))
+        self._spark.udtf.register("find_circle", UserDefinedTableFunction(FindCircle, FindCircle.RETURNS))
         for audit in audits():
             if audit.view:
                 self._spark.sql(audit.sql).cache().createOrReplaceTempView(audit.view)

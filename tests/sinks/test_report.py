@@ -34,7 +34,8 @@ def percentiles(topic: str | None, subscriber: str | None) -> dict[str, object]:
     stages = [
         f"{stage}_{p}" for stage in ("to_stamp", "stamp_to_delivery", "to_delivery") for p in ("p50", "p95", "p99")
     ]
-    return {"topic": topic, "subscriber": subscriber, "deliveries": 5} | dict.fromkeys(stages, 7)
+    figures: dict[str, object] = {"topic": topic, "subscriber": subscriber, "deliveries": 5}
+    return figures | dict.fromkeys(stages, 7)
 
 
 FIGURES = Figures(
