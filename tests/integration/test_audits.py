@@ -1,0 +1,425 @@
+"""Each audit finds the fault of its kind that is planted for it, and nothing in honest tables."""
+
+import json
+import random
+from collections.abc import Callable
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from audit_world import World, history, honest_world
+from pyspark.sql import SparkSession
+from reference import change, events
+
+from totalorder.cli import app
+from totalorder.errors import SettingsError
+from totalorder.sinks import session
+from totalorder.sinks.audit import SQL_CONF, Auditor, Result, audits, parse_audit
+from totalorder.sinks.schema import TABLES
+from totalorder.streaming import session as java
+
+pytestmark = pytest.mark.spark
+
+AUDITS = {audit.name: audit for audit in audits() if not audit.view}
+Planted = Callable[[World], list[dict[str, Any]]]
+"""Tampers with a world; returns what the audit must show of it."""
+
+
+@pytest.fixture(scope="module")
+def spark(spark: SparkSession) -> SparkSession:
+    """The run's Spark with views and settings of its own."""
+    own = spark.newSession()
+    for key, value in SQL_CONF.items():
+        own.conf.set(key, value)
+    return own
+
+
+def ask(spark: SparkSession, world: World, *names: str, **values: str) -> list[Result]:
+    world.register(spark)
+    auditor = Auditor.of_views(spark)
+    return [auditor.ask(AUDITS[name], values, most_rows=100) for name in names]
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
+
+
+@pytest.fixture
+def world() -> World:
+    return honest_world(history(1))
+
+
+ASKED = [name for name, audit in AUDITS.items() if not audit.parameters]
+
+
+def test_nothing_is_found_in_honest_tables(spark: SparkSession) -> None:
+    results = ask(spark, honest_world(history(11)), *ASKED)
+    assert {r.audit.name: r.rows for r in results if r.verdict == "violated"} == {}
+    assert {r.audit.name for r in results if r.verdict == "information"} == {"given-up", "latency"}
+    assert all(result.rows_examined for result in results)
+
+
+def test_nothing_is_found_where_order_is_promised_for_pairs_only(spark: SparkSession) -> None:
+    """With m = 2 subscribers leave the order of g where nobody shares the topics."""
+    world = honest_world(history(12), m=2, seed=2)
+    steps = [(a, b) for name in "rstuv" for a, b in pairwise(received_by(world, name)) if a["g"] > b["g"]]
+    assert steps, "every subscriber follows g: the world shows nothing"
+    results = ask(spark, world, "pairwise-order", "common-order", "gaps", "entries", "missing-entries", "subscribed")
+    assert {r.audit.name: r.rows for r in results if r.verdict == "violated"} == {}
+    assert [r.audit.name for r in results if r.verdict == "information"] == ["common-order"]
+
+
+IN_STEP = ("batches", "entries", "gaps", "missing-entries", "numbers", "positions", "published", "subscribed")
+"""Audits that compare tables, or count."""
+
+
+def test_a_lineage_that_began_late_is_judged_from_there_on(spark: SparkSession, world: World) -> None:
+    cut = min(row["g"] for row in world["events"] if row["batch"] == 4)
+    for table in ("events", "batches"):
+        world.tables[table] = [row for row in world[table] if row["batch"] >= 4]
+    world.tables["subscriptions"] = [row for row in world["subscriptions"] if row["g"] >= cut]
+    assert [r.audit.name for r in ask(spark, world, *IN_STEP) if r.verdict == "violated"] == []
+
+
+def test_what_is_not_known_in_full_yet_is_not_judged(spark: SparkSession, world: World) -> None:
+    """Stamps partition 1 and the answers are behind the rest."""
+    world.tables["events"] = [r for r in world["events"] if r["stamps_partition"] != 1 or r["batch"] <= 6]
+    world.tables["batches"] = [r for r in world["batches"] if r["stamps_partition"] != 1 or r["batch"] <= 6]
+    world.tables["subscriptions"] = world["subscriptions"][:-4]
+    assert [r.audit.name for r in ask(spark, world, *IN_STEP) if r.verdict == "violated"] == []
+
+
+# --- planted faults ---------------------------------------------------------------------------------------------------
+
+
+def received_by(world: World, subscriber: str) -> list[dict[str, Any]]:
+    """First deliveries, in the subscriber's order."""
+    own = [row for row in world["deliveries"] if row["subscriber"] == subscriber and row["tag"] is None]
+    return sorted(own, key=lambda row: (row["generation"], row["delivery_index"]))
+
+
+def swapped_pair(world: World) -> list[dict[str, Any]]:
+    both = {(row["subscriber"], row["g"]) for row in world["deliveries"]}
+    mine = received_by(world, "r")
+    for one, other in pairwise(mine):
+        sharing = [s for s in "stuv" if {(s, one["g"]), (s, other["g"])} <= both]
+        if sharing and one["nonce"] == other["nonce"]:
+            one["delivery_index"], other["delivery_index"] = other["delivery_index"], one["delivery_index"]
+            return [{"one": "r", "other": subscriber} for subscriber in sharing]
+    raise AssertionError("no pair is shared")
+
+
+def dropped_row(world: World) -> list[dict[str, Any]]:
+    lost = received_by(world, "s")[5]
+    world.tables["deliveries"] = [
+        row for row in world["deliveries"] if (row["subscriber"], row["g"]) != ("s", lost["g"])
+    ]
+    return [{"subscriber": "s", "g": lost["g"]}]
+
+
+def repeated_row(world: World) -> list[dict[str, Any]]:
+    again = received_by(world, "t")[3]
+    world["deliveries"].append(again | {"generation": 99, "delivery_index": 999})
+    return [{"subscriber": "t", "delivery_index": 999, "time_received": 2}]
+
+
+def other_number_received(world: World) -> list[dict[str, Any]]:
+    row = received_by(world, "u")[4]
+    row["n"] += 1
+    made_up = row | {"offset": 10**6, "delivery_index": 999}
+    world["deliveries"].append(made_up)
+    return [{"subscriber": "u", "stamped_n": row["n"] - 1}, {"offset": 10**6, "stamped_g": None}]
+
+
+def not_held(world: World) -> list[dict[str, Any]]:
+    """One event of a topic that u does not hold, and one that a process receives when another has the id."""
+    grant = [r for r in world["subscriptions"] if r["subscriber"] == "u" and r["kind"] == "granted"][-1]
+    foreign = next(r for r in world["events"] if r["g"] > grant["g"] and r["topic"] not in grant["topics"])
+    last = received_by(world, "u")[-1]
+    event = {key: foreign[key] for key in ("topic", "kafka_topic", "partition", "offset", "n", "g")}
+    world["deliveries"].append(last | event | {"delivery_index": 999})
+    fenced = next(r for r in received_by(world, "u") if r["nonce"] != last["nonce"])
+    world["deliveries"].append(last | {key: fenced[key] for key in ("nonce", "generation")})
+    return [{"g": foreign["g"], "delivery_index": 999}, {"nonce": fenced["nonce"], "g": last["g"]}]
+
+
+def number_gap(world: World) -> list[dict[str, Any]]:
+    rows = [row for row in world["events"] if row["topic"] == "a"]
+    world["events"].remove(rows[4])
+    twice = rows[7] | {"topic": "z", "n": 1}
+    world["events"].append(twice)
+    return [{"topic": "a", "n": 6, "n_before": 4}, {"topic": "a", "n": 8, "times_stamped": 2}, {"topic": "z"}]
+
+
+def position_gaps(world: World) -> list[dict[str, Any]]:
+    """An event less, an answer less, and one position twice."""
+    lost, moved, kept = world["events"][10], world["events"][30], world["events"][31]
+    answer = world["subscriptions"][-2]
+    world["events"].remove(lost)
+    world["subscriptions"].remove(answer)
+    gone = moved["g"]
+    moved["g"] = kept["g"]
+    missing = [{"g": g, "fault": "missing, or the last of several"} for g in (lost["g"], answer["g"], gone)]
+    return [*missing, {"g": kept["g"], "fault": "taken more than once", "holders": "event, event"}]
+
+
+def lost_batch(world: World) -> list[dict[str, Any]]:
+    world.tables["batches"] = [r for r in world["batches"] if (r["stamps_partition"], r["batch"]) != (0, 3)]
+    found = [{"stamps_partition": 0, "batch": 4, "fault": "follows batch 2"}]
+    found += [{"stamps_partition": p, "batch": 3, "fault": "in 3 of 4 stamps partitions"} for p in (1, 2, 3)]
+    if any((r["stamps_partition"], r["batch"]) == (0, 3) for r in world["events"]):
+        found.append({"stamps_partition": 0, "batch": 3, "fault": "events of a batch that is not there"})
+    return found
+
+
+def damaged_batches(world: World) -> list[dict[str, Any]]:
+    lost = world["events"][40]
+    world["events"].remove(lost)
+    for table in ("events", "batches"):
+        for row in world[table]:
+            row["incarnation"] += row["batch"] == 9
+    back = world.find("batches", stamps_partition=2, batch=6)
+    topic, partition, offset = back["next_offsets"][0]
+    back["next_offsets"] = [(topic, partition, offset - 9), *back["next_offsets"][1:]]
+    count = world.find("batches", stamps_partition=lost["stamps_partition"], batch=lost["batch"])["events"]
+    found = [{"stamps_partition": p, "batch": 10, "fault": "follows incarnation 2"} for p in range(4)]
+    found += [{"stamps_partition": p, "batch": 6, "fault": "stamps partitions disagree on it"} for p in (0, 1, 3)]
+    found.append({"stamps_partition": 2, "batch": 6, "fault": "goes back in the log; stamps partitions disagree on it"})
+    return [*found, {"batch": lost["batch"], "fault": f"{count - 1} of {count} events"}]
+
+
+def forged_digest(world: World) -> list[dict[str, Any]]:
+    world.find("batches", stamps_partition=2, batch=5)["digest"] = "f" * 32
+    return [{"stamps_partition": 2, "batch": 6, "digest_before": "f" * 32}]
+
+
+def wrong_entry(world: World) -> list[dict[str, Any]]:
+    event = next(row for row in world["events"] if row["g"] > 100 and row["entries"])
+    topic = min(event["entries"])
+    event["entries"][topic] -= 1
+    return [{"g": event["g"], "entry_topic": topic, "true_count": event["entries"][topic] + 1}]
+
+
+def missing_entries(world: World) -> list[dict[str, Any]]:
+    keyframe = next(row for row in world["events"] if row["g"] > 100 and row["keyframe"] and row["entries"])
+    delta = next(row for row in world["events"] if row["g"] > 150 and not row["keyframe"] and row["entries"])
+    found = []
+    for event, reason in ((keyframe, "a keyframe has the whole group"), (delta, "advanced")):
+        topic = min(event["entries"])
+        del event["entries"][topic]
+        found.append({"g": event["g"], "missing_entry": topic, "reason": reason})
+    return found
+
+
+def other_content(world: World) -> list[dict[str, Any]]:
+    world["events"][3]["read_crc32"] = None
+    world["events"][7]["read_crc32"] += 1
+    return [{"g": world["events"][7]["g"]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("pairwise-order", swapped_pair),
+        ("gaps", dropped_row),
+        ("duplicates", repeated_row),
+        ("published", other_number_received),
+        ("subscribed", not_held),
+        ("numbers", number_gap),
+        ("positions", position_gaps),
+        ("batches", lost_batch),
+        ("batches", damaged_batches),
+        ("digests", forged_digest),
+        ("entries", wrong_entry),
+        ("missing-entries", missing_entries),
+        ("content", other_content),
+    ],
+)
+def test_a_planted_fault_is_found_and_nothing_else(
+    spark: SparkSession, world: World, name: str, plant: Planted
+) -> None:
+    expected = plant(world)
+    (result,) = ask(spark, world, name)
+    assert result.verdict == "violated"
+    found = rows(result)
+    for row in expected:
+        matching = [one for one in found if row.items() <= {key: one[key] for key in row}.items()]
+        assert len(matching) == 1, (row, found)
+        found.remove(matching[0])
+    assert found == []
+
+
+def test_a_topic_that_joins_a_group_is_missed_where_it_did_not_advance(spark: SparkSession) -> None:
+    items = [change("r", "ab"), *events("a"), change("s", "ac"), *events("a")]
+    world = honest_world(items)
+    joined = world.find("events", g=4)
+    assert joined["entries"].pop("c") == 0
+    (result,) = ask(spark, world, "missing-entries")
+    assert [(row["g"], row["missing_entry"], row["reason"]) for row in rows(result)] == [(4, "c", "joined or left")]
+
+
+def test_a_circle_of_three_that_no_pair_shows_is_found(spark: SparkSession) -> None:
+    world = honest_world([change("r", "ab"), change("s", "bc"), change("t", "ac"), *events("abc")])
+    first, second = received_by(world, "t")
+    first["delivery_index"], second["delivery_index"] = 2, 1
+    pairwise, common = ask(spark, world, "pairwise-order", "common-order")
+    assert pairwise.verdict == "holds"
+    assert common.verdict == "violated"
+    assert sorted(row["subscriber"] for row in rows(common)) == ["r", "s", "t"]
+
+
+def test_a_forged_g_neither_hides_a_disagreement_nor_makes_one(spark: SparkSession) -> None:
+    """All receipts tell a g that follows what t received: then r and s descend, who are right."""
+    items = [change("r", "abc"), change("s", "abc"), change("t", "abc"), *events("abcabcabc")]
+    world = honest_world(items)
+    order = received_by(world, "t")
+    forged = {row["offset"] * 10 + row["partition"]: 100 - at for at, row in enumerate(order)}
+    for row in world["deliveries"]:
+        row["g"] = forged[row["offset"] * 10 + row["partition"]]
+    assert [r.verdict for r in ask(spark, world, "pairwise-order", "common-order")] == ["holds", "holds"]
+    for at, row in enumerate(order, 1):
+        row["delivery_index"] = len(order) + 1 - at
+    pairwise, common = ask(spark, world, "pairwise-order", "common-order")
+    assert (pairwise.verdict, common.verdict) == ("violated", "violated")
+    assert {(row["one"], row["other"]) for row in rows(pairwise)} == {("r", "t"), ("s", "t")}
+
+
+def test_pairs_that_disagree_are_those_of_the_dumb_twin(spark: SparkSession) -> None:
+    """300 random small domains at once, each with subscribers and topics of its own, and any g."""
+    rng = random.Random(7)
+    template = honest_world([change("r", "a"), *events("a")])["deliveries"][0]
+    deliveries, expected = [], set()
+    for case in range(300):
+        pool = rng.sample(range(8), 8)
+        orders = {f"{case}-{name}": rng.sample(range(8), rng.randint(0, 5)) for name in "rst"}
+        if rng.random() < 0.7:
+            orders = {name: sorted(order, key=pool.index) for name, order in orders.items()}
+        for name, order in orders.items():
+            for index, event in enumerate(order):
+                place = {"kafka_topic": str(case), "offset": event, "g": rng.choice([event, pool.index(event), 1])}
+                deliveries.append(template | place | {"subscriber": name, "delivery_index": index})
+        for (one, mine), (other, theirs) in combinations(orders.items(), 2):
+            shared = [event for event in mine if event in theirs]
+            if shared != sorted(shared, key=theirs.index):
+                expected.add((one, other))
+    world = honest_world([change("r", "a"), *events("a")])
+    world.tables["deliveries"] = deliveries
+    world.register(spark)
+    result = Auditor.of_views(spark).ask(AUDITS["pairwise-order"], most_rows=100_000)
+    found = {tuple(sorted((row["one"], row["other"]))) for row in rows(result)}
+    assert found == expected
+    assert 20 < len(expected) < 600
+
+
+# --- what informs -----------------------------------------------------------------------------------------------------
+
+
+def test_given_up_tails_and_histories_are_shown(spark: SparkSession) -> None:
+    """Another process begins anew, two events behind what the first received."""
+    items = [change("r", "ab"), change("s", "ab"), *events("abab"), change("r", "ab"), *events("ab")]
+    world = honest_world(items)
+    world.tables["deliveries"] = [
+        row for row in world["deliveries"] if row["subscriber"] == "s" or row["g"] not in (5, 6)
+    ]
+    gaps, given_up, history_of_r, who = ask(
+        spark, world, "gaps", "given-up", "history", "who-received", subscriber="r", topic="a", n="3"
+    )
+    assert (gaps.verdict, given_up.verdict) == ("holds", "information")
+    assert [(row["topic"], row["events"], row["first_g"]) for row in rows(given_up)] == [("a", 1, 5), ("b", 1, 6)]
+    told = [(row["g"], row["kind"], row["deliveries"]) for row in rows(history_of_r)]
+    assert told == [(1, "granted", None), (3, "received", 2), (7, "granted", None), (8, "received", 2)]
+    assert who.title == "Who received event 3 of topic a"
+    assert sorted((row["subscriber"], row["before"], row["after"]) for row in rows(who)) == [
+        ("r", "b#1", "b#3"),
+        ("s", "b#2", "b#3"),
+    ]
+
+
+def test_latencies_are_those_of_the_rows(spark: SparkSession) -> None:
+    world = honest_world([change("r", "ab"), change("s", "a"), *events("ab")])
+    found = {(row["topic"], row["subscriber"]): row for row in rows(ask(spark, world, "latency")[0])}
+    assert {key: row["deliveries"] for key, row in found.items()} == {
+        (None, None): 3, ("a", None): 2, ("b", None): 1, (None, "r"): 2, (None, "s"): 1
+    }  # fmt: skip
+    only = found["b", None]
+    assert (only["to_stamp_p50"], only["stamp_to_delivery_p50"], only["to_delivery_p99"]) == (40, 7, 47)
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Honest tables in Delta."""
+    root = tmp_path_factory.mktemp("lineage") / "tables"
+    honest_world(history(1, length=60)).register(spark)
+    for name in TABLES:
+        spark.table(name).coalesce(1).write.format("delta").save(str(root / name))
+    return root
+
+
+@pytest.fixture
+def delta(written: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The tables, and commands that use the tests' session."""
+    monkeypatch.setattr(session, "start_delta_session", lambda *_args, **_more: spark)
+    monkeypatch.setattr(java, "stop_session", lambda _spark: None)
+    return written
+
+
+def run(*args: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        app.main([str(arg) for arg in args])
+    code = ended.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_the_command_gives_verdicts_and_exit_codes(
+    delta: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "report.html"
+    only = [part for name in ("digests", "latency") for part in ("--only", name)]
+    assert run("audit", "--tables", delta, *only, "--html", page, "--rows", 2) == 0
+    shown = capfd.readouterr().out
+    assert "holds" in shown
+    assert "information" in shown
+    assert "… and more" in shown
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    own = tmp_path / "mine.sql"
+    own.write_text("-- title: No event is of topic a\nSELECT topic, n FROM events WHERE topic = 'a' ORDER BY n")
+    assert run("audit", "--tables", delta, "--sql", own, "--json", "--rows", 1) == 1
+    told = json.loads(capfd.readouterr().out)
+    assert (told["verdict"], told["rows"], told["more_rows"]) == ("violated", [{"topic": "a", "n": 1}], True)
+
+
+def test_sql_prints_a_table_or_lines(delta: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    query = "SELECT topic, entries FROM events WHERE topic = :t ORDER BY g"
+    assert run("sql", "--tables", delta, query, "--json", "--rows", 1, "--param", "t=a") == 0
+    assert json.loads(capfd.readouterr().out)["topic"] == "a"
+    assert run("sql", "--tables", delta, "SELECT 'it''s' AS said, :x AS given", "--param", "x=o'clock\\") == 0
+    assert "o'clock\\" in capfd.readouterr().out
+
+
+def test_faults_of_usage_are_told_in_one_line(
+    delta: Path, spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    cases = [
+        (["audit", "--tables", tmp_path / "absent"], "there is no directory"),
+        (["audit", "--tables", tmp_path / "empty"], "there is no Delta table"),
+        (["audit", "--tables", delta, "--only", "nonsense"], "there is no audit 'nonsense'"),
+        (["audit", "--tables", delta, "--only", "history"], "needs a value for subscriber"),
+        (["audit", "--tables", delta, "--sql", tmp_path / "absent.sql"], "cannot be read"),
+        (["audit", "--tables", delta, "--html", tmp_path / "no" / "x.html"], "there is no directory"),
+        (["sql", "--tables", delta, "SELEC 1"], "Syntax error"),
+        (["sql", "--tables", delta, "SELECT nonsense FROM events"], "nonsense"),
+        (["sql", "--tables", delta, "SELECT 1", "--param", "x"], "is not NAME=VALUE"),
+    ]
+    for args, word in cases:
+        assert run(*args) == 2
+        told = capfd.readouterr().err
+        assert word in told
+        assert "Traceback" not in told
+    with pytest.raises(SettingsError, match="needs a value for x"):
+        Auditor.of_views(spark).ask(parse_audit("mine", "SELECT :x"))
