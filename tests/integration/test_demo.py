@@ -60,6 +60,10 @@ def test_a_quick_run_keeps_every_promise_and_plain_consumers_do_not(tmp_path: Pa
     assert ours["agreement"]["disagreements"] == ours["missing"] == ours["repeated"] == ours["foreign"] == 0
     assert found["plain"]["agreement"]["disagreements"] > 0
     assert found["stamps_bytes_per_event"] > 0
+    proof = found["proof"]
+    assert (proof["events"], proof["deliveries"]) == (2_000, ours["deliveries"])
+    assert {audit["verdict"] for audit in proof["audits"]} == {"holds", "information"}
+    assert len(proof["audits"]) > 10
     assert "publishing" in log.decode()
     assert _left_behind(tmp_path) == []
 

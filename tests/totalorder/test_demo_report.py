@@ -11,6 +11,7 @@ from rich.console import Console
 
 from totalorder.demo.audit import Stamps
 from totalorder.demo.journal import ROW
+from totalorder.demo.proof import Audited, Proof
 from totalorder.demo.report import Figures, expected_events, figures, timed
 from totalorder.demo.screen import figures_table, said
 
@@ -26,7 +27,14 @@ def _rows(events: list[int]) -> np.ndarray:
     return rows
 
 
-def _figures(ours: dict[str, list[int]], *, stamped: int = _COUNT) -> Figures:
+_HOLDS = Audited(title="nothing is wrong", verdict="holds", rows_examined=7, seconds=0.1, rows=())
+_VIOLATED = Audited(title="this is so", verdict="violated", rows_examined=7, seconds=0.1, rows=("{'g': 3}",))
+_TOLD = Audited(title="just told", verdict="information", rows_examined=7, seconds=0.1, rows=("{'g': 4}",))
+
+
+def _figures(
+    ours: dict[str, list[int]], *, stamped: int = _COUNT, proven: int = _COUNT, audits: tuple[Audited, ...] = (_HOLDS,)
+) -> Figures:
     """Two boards that show everything; the plain ones see the last two events swapped."""
     every = list(range(_COUNT))
     plain = {"a": every, "b": [*every[:-2], every[-1], every[-2]]}
@@ -37,6 +45,7 @@ def _figures(ours: dict[str, list[int]], *, stamped: int = _COUNT) -> Figures:
         expected={id_: np.arange(_COUNT) for id_ in plain},
         published=_rows(every),
         stamps=Stamps(event=event, g=event + 1, entries=60, batches=3, records=12, bytes=900),
+        proof=Proof(events=proven, deliveries=60, audits=audits),
     )
 
 
@@ -74,14 +83,36 @@ def test_an_event_without_a_stamp_breaks_the_promise() -> None:
     assert not found.ok
 
 
+def shown(found: Figures) -> str:
+    out = StringIO()
+    Console(file=out, width=100).print(figures_table(found))
+    return out.getvalue()
+
+
+def test_an_audit_that_found_something_breaks_the_promise_and_shows_what() -> None:
+    every = list(range(_COUNT))
+    found = _figures({"a": every, "b": every}, audits=(_HOLDS, _VIOLATED, _TOLD))
+    assert not found.ok
+    text = shown(found)
+    assert "{'g': 3}" in text
+    assert "NOT kept" in text
+    assert "just told" not in text
+    assert _figures({"a": every, "b": every}, audits=(_HOLDS, _TOLD)).ok
+
+
+def test_an_event_that_the_tables_lack_breaks_the_promise() -> None:
+    every = list(range(_COUNT))
+    found = _figures({"a": every, "b": every}, proven=_COUNT - 2)
+    assert not found.ok
+    assert "the tables lack: 2" in shown(found)
+
+
 def test_the_figures_are_readable_by_people_and_programs() -> None:
     every = list(range(_COUNT))
     found = timed(_figures({"a": every, "b": every}), {"broker": 1.234, "total": 5.0})
     assert json.loads(json.dumps(found.as_json()))["seconds"] == {"broker": 1.2, "total": 5.0}
-    out = StringIO()
-    Console(file=out, width=100).print(figures_table(found))
-    assert "All subscribers saw their common events in one order" in out.getvalue()
-    assert len(out.getvalue().splitlines()) <= 40
+    assert "All subscribers saw their common events in one order" in shown(found)
+    assert len(shown(found).splitlines()) <= 40
 
 
 @given(

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from totalorder.demo.audit import Stamps
 from totalorder.demo.compare import Account, Agreement, account, all_agreements, total
+from totalorder.demo.proof import Proof
 
 Ints = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.void]
@@ -50,13 +51,20 @@ class Figures:
     boards_detail: Mapping[str, Mapping[str, int]]
     disagreements_by_pair: Mapping[str, tuple[int, int]]
     """Pair of subscribers → disagreements of (ours, plain)."""
+    proof: Proof
     seconds: Mapping[str, float]
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was kept."""
+        """Whether every promise was kept, by what the subscribers wrote down and by the lineage tables."""
         ours = self.ours
-        return not (ours.missing or ours.repeated or ours.foreign or ours.agreement.disagreements or self.unstamped)
+        broken = ours.missing or ours.repeated or ours.foreign or ours.agreement.disagreements or self.unstamped
+        return not (broken or self.unproven or self.proof.violated)
+
+    @property
+    def unproven(self) -> int:
+        """Published events that the tables lack."""
+        return self.events - self.proof.events
 
     def as_json(self) -> dict[str, Any]:
         """For `--json`."""
@@ -103,6 +111,7 @@ def figures(
     expected: Mapping[str, Ints],
     published: Rows,
     stamps: Stamps,
+    proof: Proof,
 ) -> Figures:
     """Compares everything; what it took is filled in by `timed`."""
     our_side, accounts, our_pairs = side(ours, expected, published)
@@ -124,6 +133,7 @@ def figures(
         disagreements_by_pair={
             f"{a}+{b}": (our_pairs[a, b].disagreements, plain_pairs[a, b].disagreements) for a, b in our_pairs
         },
+        proof=proof,
         seconds={},
     )
 

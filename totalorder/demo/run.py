@@ -16,6 +16,7 @@ from totalorder.demo.audit import Stamps, read_grants, read_stamps
 from totalorder.demo.crew import Crew, Member
 from totalorder.demo.flights import Event, load_events
 from totalorder.demo.journal import read_journal
+from totalorder.demo.proof import Proof
 from totalorder.demo.report import Figures, expected_events, figures, timed
 from totalorder.demo.screen import BoardRow, Screen
 from totalorder.demo.world import BOARDS, DOMAIN, KAFKA_TOPICS, PRODUCERS, Board, kafka_topic_of, producer_of
@@ -30,6 +31,7 @@ _GRANT_TIMEOUT_S = 240.0
 _DRAIN_TIMEOUT_S = 240.0
 _STANDSTILL_S = 60.0
 _END_TIMEOUT_S = 60.0
+_PROOF_TIMEOUT_S = 300.0
 # What comes after a subscriber has all that it should have is one too many: it gets this long to come.
 _EXTRA_S = 1.0
 # Every producer must have heard the start before it comes.
@@ -63,9 +65,10 @@ def run_demo(plan: Plan, console: Console) -> Figures:
             run.warm_up()
             run.publish()
             run.drain()
+            run.end()
+            run.prove()
             found = run.compare()
             screen.phase("ending", "no process and no file is left")
-            run.end()
     return timed(found, screen.seconds)
 
 
@@ -228,6 +231,14 @@ class _Run:
     def drain(self) -> None:
         """Wait for all stamps, and then for every board to have the number of events that it must have."""
         self._screen.phase("draining")
+        # Its Spark takes seconds to start: meanwhile the boards go on.
+        self._auditor = self._crew.start(
+            "auditor",
+            "prove",
+            domain=DOMAIN,
+            bootstrap_servers=self._bootstrap_servers,
+            tables=str(self._crew.folder / "lineage"),
+        )
         self._crew.until(
             lambda: (
                 all(self._ours[board.id].status.get("changed") for board in BOARDS if board.later is not None)
@@ -272,26 +283,41 @@ class _Run:
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
-    def compare(self) -> Figures:
-        """Ends the subscribers and holds what they wrote down against each other and against what was published."""
-        self._screen.phase("comparing", f"{len(BOARDS) * (len(BOARDS) - 1) // 2} pairs of subscribers")
+    def end(self) -> None:
+        """Ends the subscribers as an application does, and the sequencer as an operator does."""
+        self._screen.phase("stopping", f"{len(BOARDS)} boards, {len(BOARDS)} plain consumers, the sequencer")
         self._crew.until(_after(_EXTRA_S), what="Waiting for repeated events", timeout_s=_END_TIMEOUT_S)
         for member in self._everyone():
             member.tell(stop=True)
         self._crew.dismiss(self._everyone(), timeout_s=_END_TIMEOUT_S)
+        self._admin.close()
+        self._sequencer.terminate()
+        self._crew.dismiss([self._sequencer], timeout_s=_END_TIMEOUT_S)
+
+    def prove(self) -> None:
+        """The lineage into Delta tables, and the audits on these, by a process that knows Kafka's topics alone."""
+        self._screen.phase("lineage", "stamps, grants and receipts into Delta tables")
+        auditor = self._auditor
+        auditor.tell(begin=True)
+        self._crew.until(lambda: "events" in auditor.status, what="The lineage", timeout_s=_PROOF_TIMEOUT_S)
+        events, deliveries = auditor.status["events"], auditor.status["deliveries"]
+        self._screen.note(f"{events:,} events and {deliveries:,} deliveries in Delta tables")
+        self._screen.phase("audits", "SQL on the tables alone")
+        self._crew.until(lambda: "audits" in auditor.status, what="The audits", timeout_s=_PROOF_TIMEOUT_S)
+        auditor.tell(stop=True)
+        self._crew.dismiss([auditor], timeout_s=_END_TIMEOUT_S)
+
+    def compare(self) -> Figures:
+        """Holds what the subscribers wrote down against each other and against what was published."""
+        self._screen.phase("comparing", f"{len(BOARDS) * (len(BOARDS) - 1) // 2} pairs of subscribers")
         return figures(
             ours=self._delivered("board"),
             plain=self._delivered("plain"),
             expected=self._expected,
             published=self._published,
             stamps=self._stamps,
+            proof=Proof.of(self._auditor.status),
         )
-
-    def end(self) -> None:
-        """Stops the sequencer as an operator would."""
-        self._admin.close()
-        self._sequencer.terminate()
-        self._crew.dismiss([self._sequencer], timeout_s=_END_TIMEOUT_S)
 
     def _everyone(self) -> list[Member]:
         return [*self._ours.values(), *self._plain.values(), *self._producers]

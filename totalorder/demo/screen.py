@@ -140,7 +140,7 @@ def figures_table(found: Figures) -> RenderableType:
     table.add_column("plain consumers", justify="right")
     for name, ours, plain in _lines(found):
         table.add_row(name, ours, plain)
-    return Group(_summary(found), table, _pairs(found), _verdict(found))
+    return Group(_summary(found), table, _pairs(found), _audits(found), _verdict(found))
 
 
 def _summary(found: Figures) -> Table:
@@ -192,6 +192,24 @@ def _pairs(found: Figures) -> Text:
     names = " and ".join(name_of.get(id_, id_) for id_ in pair.split("+"))
     text = f"Of the plain consumers, {names} disagreed most: on {plain:,} pairs of events (ours: on {ours:,})."
     return Text(text if plain else "", style="dim")
+
+
+def _audits(found: Figures) -> Table:
+    """What the lineage tables prove; what an audit found stands below it."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+    table.add_column("audit of the lineage tables, in SQL")
+    table.add_column("rows examined", justify="right")
+    table.add_column("verdict")
+    for audit in found.proof.audits:
+        if audit.verdict == "information":
+            continue
+        style = "bold green" if audit.verdict == "holds" else "bold red"
+        table.add_row(audit.title, f"{audit.rows_examined:,}", Text(audit.verdict, style))
+        for row in audit.rows:
+            table.add_row(Text(f"  {row}", "red"), "", "")
+    if found.unproven:
+        table.add_row(f"published events that the tables lack: {found.unproven:,}", "", Text("violated", "bold red"))
+    return table
 
 
 def _verdict(found: Figures) -> Text:

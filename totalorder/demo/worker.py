@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from totalorder.demo.journal import Journal, event_number, read_journal
+from totalorder.demo.proof import prove
 from totalorder.demo.world import partitions
 
 _POLL_S = 0.2
@@ -253,7 +254,13 @@ def _wait_until(at_s: float) -> None:
         time.sleep(left_s)
 
 
-ROLES: dict[str, Callable[[Demo], None]] = {"produce": produce, "board": board, "plain": plain, "sequence": sequence}
+ROLES: dict[str, Callable[[Demo], None]] = {
+    "produce": produce,
+    "board": board,
+    "plain": plain,
+    "sequence": sequence,
+    "prove": prove,
+}
 
 if __name__ == "__main__":
     ROLES[sys.argv[1]](Demo())

@@ -1,0 +1,77 @@
+"""What an auditor does after a run: the lineage into Delta tables, and the audits on these, in one Spark session."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from totalorder.demo.worker import Demo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """One audit's verdict: "holds", "violated" or "information"; `rows` are the first that it returned, as text."""
+
+    title: str
+    verdict: str
+    rows_examined: int
+    seconds: float
+    rows: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What the tables say; `events` and `deliveries` are the rows that they hold."""
+
+    events: int
+    deliveries: int
+    audits: tuple[Audited, ...]
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> "Proof":
+        """From what the process that runs `prove` said."""
+        audits = tuple(Audited(**{**audit, "rows": tuple(audit["rows"])}) for audit in said["audits"])
+        return cls(events=said["events"], deliveries=said["deliveries"], audits=audits)
+
+    @property
+    def violated(self) -> tuple[Audited, ...]:
+        """The audits that found something."""
+        return tuple(audit for audit in self.audits if audit.verdict == "violated")
+
+
+def prove(demo: "Demo") -> None:
+    """Starts Spark; told to begin, it says how far it is and what it found, and ends when it is told to."""
+    from totalorder.sinks.audit import SQL_CONF, Auditor, audits
+    from totalorder.sinks.runner import SPARK, Lineage
+    from totalorder.sinks.session import start_delta_session
+    from totalorder.sinks.settings import load_lineage_settings
+    from totalorder.streaming.service import configure_logging
+    from totalorder.streaming.session import stop_session
+
+    names = ("domain", "bootstrap_servers", "tables")
+    settings = load_lineage_settings(None, {name: demo.spec[name] for name in names})
+    configure_logging("console")
+    # One short run: what compiles least is through first.
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    spark = start_delta_session("totalorder demo", SPARK | SQL_CONF | quick, root=settings.root)
+    try:
+        demo.await_order()
+        with Lineage(settings, until_caught_up=True, spark=spark) as lineage:
+            lineage.wait()
+        demo.say(events=lineage.written.events, deliveries=lineage.written.deliveries)
+        auditor = Auditor(spark, settings.root)
+        asked = [auditor.ask(audit) for audit in audits() if not audit.view and not audit.parameters]
+    finally:
+        stop_session(spark)
+    demo.say(
+        audits=[
+            {
+                "title": result.title,
+                "verdict": result.verdict,
+                "rows_examined": result.rows_examined,
+                "seconds": round(result.seconds, 2),
+                "rows": [str(dict(zip(result.columns, row, strict=True))) for row in result.rows],
+            }
+            for result in asked
+        ]
+    )
+    demo.await_order()
