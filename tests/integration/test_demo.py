@@ -61,7 +61,9 @@ def test_a_quick_run_keeps_every_promise_and_plain_consumers_do_not(tmp_path: Pa
     assert found["plain"]["agreement"]["disagreements"] > 0
     assert found["stamps_bytes_per_event"] > 0
     proof = found["proof"]
-    assert (proof["events"], proof["deliveries"]) == (2_000, ours["deliveries"])
+    assert proof["events"] == 2_000
+    # Of what a killed board wrote down last, and got again, there may be no receipt.
+    assert ours["deliveries"] - ours["again"] <= proof["deliveries"] <= ours["deliveries"]
     assert {audit["verdict"] for audit in proof["audits"]} == {"holds", "information"}
     assert len(proof["audits"]) > 10
     assert "publishing" in log.decode()
