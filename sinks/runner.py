@@ -99,6 +99,8 @@ class Lineage:
         spark = self._given_spark or _session(settings, fd)
         if self._given_spark is None:
             self._ends.callback(stop_session, spark)
+        if self._stopping.is_set():
+            return
         written = LineageTables(spark, settings.root, settings.domain)
         written.open()
         self._writer = LineageWriter(
