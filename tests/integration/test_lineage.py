@@ -298,7 +298,7 @@ def test_the_lineage_of_a_real_job_and_a_real_subscriber(
         for number in range(40):
             producer.send(topics[number % 2], value=b"%d" % number)
         producer.flush(30)
-        delivered = []
+        delivered: list[tuple[str, int, int, int, int]] = []
         while len(delivered) < 40:
             event = subscriber.poll(60)
             assert event is not None
