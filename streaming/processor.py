@@ -152,8 +152,7 @@ def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
     control_code = {name: code for code, name in enumerate(kafka_topics)}.get(control_topic, -1)
     is_control = kafka_topic == control_code
     if "topic" in rows:
-        codes, found = pd.factorize(rows["topic"])
-        topic, names = _without(codes.astype(np.int64), list(found), "")
+        topic, names = _without(*_coded(rows["topic"].tolist()), "")
     else:
         topic, names = _without(kafka_topic, list(kafka_topics), control_topic)
     values = rows["control"].to_numpy(object)
@@ -169,6 +168,13 @@ def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
         crc=rows["crc"].to_numpy(np.int64),
         control={row: bytes(values[row]) for row in np.flatnonzero(is_control).tolist()},
     )
+
+
+def _coded(values: Iterable[str]) -> tuple[Ints, list[str]]:
+    """Codes and names. pandas' factorize takes names for one that differ behind a NUL only, as keys may."""
+    table: dict[str, int] = {}
+    codes = np.array([table.setdefault(value, len(table)) for value in values], dtype=np.int64)
+    return codes, list(table)
 
 
 def _without(codes: Ints, names: list[str], dropped: str) -> tuple[Ints, list[str]]:

@@ -160,6 +160,12 @@ def test_topics_by_kafka_topic_come_without_a_column() -> None:
     assert batch.control == {2: b"?"}
 
 
+def test_topics_that_differ_behind_a_nul_are_not_one() -> None:
+    rows = [Row("all", 0, offset, 0, topic) for offset, topic in enumerate(["x", "x\0", "x\0y", "", "x"])]
+    batch = to_batch([frame(rows)], CONTROL)
+    assert [batch.topics[code] if code >= 0 else "" for code in batch.topic.tolist()] == [row.topic for row in rows]
+
+
 def test_a_control_record_without_a_value_is_answered() -> None:
     answers, _ = contents(run(processor(Handle()), [frame([Row(CONTROL, 0, 0, 3, control=None)])]))
     assert len(answers) == 1
