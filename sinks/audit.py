@@ -26,14 +26,8 @@ from totalorder.sinks.schema import TABLES
 
 Verdict = Literal["holds", "violated", "information"]
 
-# There are many queries, each run once: what makes long ones quick costs more here than it gains. The tables are read
-# whole, so that looking for files to skip costs, too.
-SQL_CONF = {
-    "spark.sql.shuffle.partitions": "4",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.databricks.delta.stats.skipping": "false",
-}
+# The tables are read whole: looking for files to skip would only cost.
+SQL_CONF = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.stats.skipping": "false"}
 
 _HEAD = re.compile(r"-- (\w+): (.*)")
 _WORDS = re.compile(r"'[^']*'|--[^\n]*|(?<![:\w]):([A-Za-z_]\w*)|(\w+)")
