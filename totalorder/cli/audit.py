@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from totalorder.cli.options import Json, said_if_long
+from totalorder.cli.options import Json, pairs, said_if_long, spark_settings
 from totalorder.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Runs the audits that are asked for; those with parameters only by name."""
-    values = pairs("--param", param)
+    values = parameters(param)
     if html is not None and not html.absolute().parent.is_dir():
         raise SettingsError(f"--html: there is no directory {html.absolute().parent}")
     if only and sql:
         raise SettingsError(
             "--only names audits that come with totalorder, and --sql one of your own", remedy="Give one"
         )
-    with opened(tables, pairs("--spark", spark)) as auditor:
+    with opened(tables, spark_settings(spark)) as auditor:
         from totalorder.sinks.audit import read_audit, violated
 
         asked = [read_audit(path) for path in sql] if sql else _chosen(only)
@@ -89,15 +89,9 @@ def run(
     raise typer.Exit(1 if violated(results) else 0)
 
 
-def pairs(option: str, given: list[str] | None) -> dict[str, str]:
-    """The values of an option KEY=VALUE as a table. Raises SettingsError."""
-    found: dict[str, str] = {}
-    for pair in given or ():
-        key, sign, value = pair.partition("=")
-        if not sign or not key:
-            raise SettingsError(f"{option} {pair!r} is not NAME=VALUE")
-        found[key] = value
-    return found
+def parameters(given: list[str] | None) -> dict[str, str]:
+    """The values of `--param NAME=VALUE` as a table."""
+    return pairs("--param", given, form="NAME=VALUE")
 
 
 @contextmanager

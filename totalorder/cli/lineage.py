@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from totalorder.cli.options import kafka_settings
-from totalorder.cli.sequence import _pairs
+from totalorder.cli.options import kafka_settings, spark_settings
 
 _HELP = """Write what happened in a domain into Delta tables until Ctrl-C; any stop is safe.
 
@@ -86,7 +85,7 @@ def run(
     if kafka is not None:
         given["kafka"] = kafka_settings(kafka)
     if spark is not None:
-        given["spark"] = _pairs(spark)
+        given["spark"] = spark_settings(spark)
     from totalorder.sinks.settings import load_lineage_settings
 
     settings = load_lineage_settings(config, given)

@@ -38,21 +38,29 @@ Kafka = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line, for programs.")]
 
 
-def kafka_settings(pairs: list[str] | None) -> dict[str, str]:
-    """The values of `--kafka KEY=VALUE` as a table; a `kafka.` in front of a key is taken off.
-
-    Raises SettingsError for a value without `=` or without a key.
-    """
-    settings: dict[str, str] = {}
-    for pair in pairs or ():
+def pairs(option: str, given: list[str] | None, *, form: str = "KEY=VALUE", example: str = "") -> dict[str, str]:
+    """The values of a repeatable option KEY=VALUE as a table; SettingsError, which may show an example, for others."""
+    found: dict[str, str] = {}
+    for pair in given or ():
         key, sign, value = pair.partition("=")
-        key = key.strip().removeprefix("kafka.")
-        if not sign or not key:
-            raise SettingsError(
-                f"--kafka {pair!r} is not KEY=VALUE", remedy="Write it like --kafka security.protocol=SSL."
-            )
-        settings[key] = value.strip()
-    return settings
+        if not sign or not key.strip():
+            remedy = f"Write it like {option} {example}" if example else ""
+            raise SettingsError(f"{option} {pair!r} is not {form}", remedy=remedy)
+        found[key.strip()] = value
+    return found
+
+
+def kafka_settings(given: list[str] | None) -> dict[str, str]:
+    """The values of `--kafka KEY=VALUE` as a table; a `kafka.` in front of a key is taken off."""
+    plain = [pair.strip().removeprefix("kafka.") for pair in given or ()]
+    found = pairs("--kafka", plain, example="security.protocol=SSL")
+    return {key: value.strip() for key, value in found.items()}
+
+
+def spark_settings(given: list[str] | None) -> dict[str, str]:
+    """The values of `--spark KEY=VALUE` as a table."""
+    found = pairs("--spark", given, example="spark.driver.memory=4g")
+    return {key: value.strip() for key, value in found.items()}
 
 
 def said_if_long(text: str) -> AbstractContextManager[None]:

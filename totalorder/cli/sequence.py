@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from totalorder.cli.options import kafka_settings
+from totalorder.cli.options import kafka_settings, spark_settings
 
 _HELP = """Run the sequencer job until Ctrl-C; any stop is safe.
 
@@ -115,7 +115,7 @@ def run(
         given["topic_settings"] = {"replication_factor": given.pop("replication_factor")}
     for table in ("kafka", "spark"):
         if table in given:
-            given[table] = kafka_settings(given[table]) if table == "kafka" else _pairs(given[table])
+            given[table] = kafka_settings(given[table]) if table == "kafka" else spark_settings(given[table])
     from totalorder.config import load_settings
 
     settings = load_settings(config, given)
@@ -124,17 +124,3 @@ def run(
     from totalorder.streaming.service import run_until_signal
 
     run_until_signal(settings)
-
-
-def _pairs(values: list[str]) -> dict[str, str]:
-    from totalorder.errors import SettingsError
-
-    table = {}
-    for value in values:
-        key, sign, setting = value.partition("=")
-        if not sign or not key.strip():
-            raise SettingsError(
-                f"--spark {value!r} is not KEY=VALUE", remedy="Write it like --spark spark.ui.enabled=true"
-            )
-        table[key.strip()] = setting.strip()
-    return table

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from totalorder.cli.audit import Parameters, Spark, Tables, opened, pairs, show_rows
-from totalorder.cli.options import Json
+from totalorder.cli.audit import Parameters, Spark, Tables, opened, parameters, show_rows
+from totalorder.cli.options import Json, spark_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +27,8 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Prints what the query returns."""
-    with opened(tables, pairs("--spark", spark)) as auditor:
-        columns, rows = auditor.query(query, pairs("--param", param), most_rows=most_rows + 1)
+    with opened(tables, spark_settings(spark)) as auditor:
+        columns, rows = auditor.query(query, parameters(param), most_rows=most_rows + 1)
     if as_json:
         for row in rows[:most_rows]:
             print(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str))
