@@ -3,17 +3,14 @@
 What the sequencer has too (domain, brokers, kafka, spark …) has the same name here, so one environment serves both.
 """
 
-import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from totalorder.config import ENV_PREFIX, Settings, make_settings
-from totalorder.errors import SettingsError
+from totalorder.config import ENV_PREFIX, Settings, load, make_settings
 
 
 class LineageSettings(BaseSettings):
@@ -64,42 +61,6 @@ class LineageSettings(BaseSettings):
 
 def load_lineage_settings(config: Path | None, flags: Mapping[str, Any]) -> LineageSettings:
     """Settings from a TOML file, the environment and flags, the later ones winning. Raises SettingsError."""
-    table = _read(config) if config else {}
-    for key in table:
-        if key not in LineageSettings.model_fields:
-            (near,) = get_close_matches(key, LineageSettings.model_fields, 1, 0.0)
-            raise SettingsError(f"unknown setting {key!r} in {config}", remedy=f"The nearest that exists is {near!r}")
-    try:
-        settings = _reading(table)(**flags)
-    except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
-        raise SettingsError(faults, remedy="`totalorder lineage --help` lists the settings") from None
+    settings = load(LineageSettings, config, flags, command="lineage")
     settings.of_sequencer()
     return settings
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"the settings file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"the settings file {path} is not TOML: {error}") from None
-
-
-def _reading(table: Mapping[str, Any]) -> type[LineageSettings]:
-    """The model with its sources: values given, then the environment, then a table."""
-
-    class Read(LineageSettings):
-        @classmethod
-        def settings_customise_sources(
-            cls,
-            settings_cls: type[BaseSettings],
-            init_settings: PydanticBaseSettingsSource,
-            env_settings: PydanticBaseSettingsSource,
-            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=dict(table))
-
-    return Read

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -211,30 +211,40 @@ class Settings(BaseSettings):
         return re.fullmatch(self.topic_pattern, topic) is not None
 
 
+S = TypeVar("S", bound=BaseSettings)
+
+
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """The sequencer's settings; see `load`."""
+    return load(Settings, config, flags or {}, command="sequence")
+
+
+def load(model: type[S], config: Path | None, flags: Mapping[str, Any], *, command: str) -> S:
     """Settings from a TOML file, the environment and flags, the later ones winning; a flag that is None was not given.
 
-    Raises SettingsError.
+    `command` is the one that takes them. Raises SettingsError.
     """
     table = _read(config) if config else {}
-    _refuse_unknown(table, Settings.model_fields, f"in {config}")
-    _refuse_unknown(table.get("topic_settings", {}), TopicSettings.model_fields, f"in {config}, [topic_settings]")
-    _refuse_misspelt_environment()
-    given = {key: value for key, value in (flags or {}).items() if value is not None}
-
-    return _checked(_reading(environment=True, table=table), given, lambda place: _origin(place, given, table, config))
+    _refuse_unknown(table, model.model_fields, f"in {config}")
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            _refuse_unknown(table.get(name, {}), field.annotation.model_fields, f"in {config}, [{name}]")
+    _refuse_misspelt_environment(model)
+    given = {key: value for key, value in flags.items() if value is not None}
+    reading = _reading(model, environment=True, table=table)
+    return _checked(reading, given, lambda place: _origin(place, given, table, config), command)
 
 
 def make_settings(**values: Any) -> Settings:
     """Settings from values alone, for programs and tests; SettingsError when they do not fit."""
     _refuse_unknown(values, Settings.model_fields, "among the values given")
-    return _checked(_reading(environment=False, table={}), values)
+    return _checked(_reading(Settings, environment=False, table={}), values)
 
 
-def _reading(*, environment: bool, table: Mapping[str, Any]) -> type[Settings]:
+def _reading(model: type[S], *, environment: bool, table: Mapping[str, Any]) -> type[S]:
     """The model with its sources: values given, then the environment if wanted, then a table."""
 
-    class Read(Settings):
+    class Read(model):  # type: ignore[valid-type, misc]
         @classmethod
         def settings_customise_sources(
             cls,
@@ -251,25 +261,28 @@ def _reading(*, environment: bool, table: Mapping[str, Any]) -> type[Settings]:
 
 
 def _checked(
-    model: type[Settings], values: Mapping[str, Any], origin: Callable[[tuple[str, ...]], str] = ".".join
-) -> Settings:
+    model: type[S],
+    values: Mapping[str, Any],
+    origin: Callable[[tuple[str, ...]], str] = ".".join,
+    command: str = "sequence",
+) -> S:
     """`origin` tells what a user wrote to set the value at this place."""
     try:
         return model(**values)
     except ValidationError as error:
-        faults = "; ".join(_fault(fault, origin) for fault in error.errors())
-        raise SettingsError(faults, remedy="`totalorder sequence --help` lists the settings") from None
+        faults = "; ".join(_fault(fault, origin, model) for fault in error.errors())
+        raise SettingsError(faults, remedy=f"`totalorder {command} --help` lists the settings") from None
     except ValueError as error:  # pydantic-settings: an environment variable that should hold JSON
         field = re.search(r'field "(\w+)"', str(error))
         what = f"{ENV_PREFIX}{field[1].upper()} is not JSON" if field else str(error)
         raise SettingsError(what, remedy='A table in the environment is written like {"name": "value"}') from None
 
 
-def _fault(fault: Any, origin: Callable[[tuple[str, ...]], str]) -> str:
+def _fault(fault: Any, origin: Callable[[tuple[str, ...]], str], model: type[BaseSettings]) -> str:
     place, given = tuple(str(part) for part in fault["loc"]), fault["input"]
     if fault["type"] == "missing":
-        topics = "" if given.get("topics") or given.get("topic_pattern") else f"; {_NO_TOPICS}"
-        return f"the setting {'.'.join(place)} is missing{topics}"
+        topics = not issubclass(model, Settings) or given.get("topics") or given.get("topic_pattern")
+        return f"the setting {'.'.join(place)} is missing{'' if topics else f'; {_NO_TOPICS}'}"
     template = _REASONS.get(fault["type"])
     reason = template.format(**fault.get("ctx", {})) if template else str(fault["msg"])
     shown = f" (given: {given!r})" if isinstance(given, str | int | float) else ""
@@ -311,14 +324,15 @@ def _refuse_unknown(table: object, known: Iterable[str], where: str) -> None:
             raise SettingsError(f"unknown setting {key!r} {where}", remedy=_nearest(str(key), known))
 
 
-def _refuse_misspelt_environment() -> None:
+def _refuse_misspelt_environment(model: type[BaseSettings]) -> None:
     """Other programs may have TOTALORDER_… variables of their own, so only what looks like a slip is refused."""
+    known = {**Settings.model_fields, **model.model_fields}
     for name in sorted(os.environ):
         if not name.upper().startswith(ENV_PREFIX):
             continue
         key = name[len(ENV_PREFIX) :].lower().split("__")[0]
-        close = get_close_matches(key, Settings.model_fields, 1, _SLIP)
-        if close and key not in Settings.model_fields:
+        close = get_close_matches(key, known, 1, _SLIP)
+        if close and key not in known:
             raise SettingsError(
                 f"the environment variable {name} names no setting",
                 remedy=f"Write {ENV_PREFIX}{close[0].upper()}, or unset it",

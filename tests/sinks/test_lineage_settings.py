@@ -30,9 +30,9 @@ def test_flags_beat_the_environment_and_that_beats_the_file(tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "tables: Field required"),
-        ('tabels = "x"', "unknown setting 'tabels' in .*The nearest that exists is 'tables'"),
-        ('tables = "x"\ninterval_s = "soon"', "interval_s: .*number"),
+        ("", r"^the setting tables is missing\. `totalorder lineage --help`"),
+        ('tabels = "x"', "unknown setting 'tabels' in .*The nearest one that exists is 'tables'"),
+        ('tables = "x"\ninterval_s = "soon"', "interval_s in .*: must be a number"),
         ('tables = "x"\ndomain = "no good"', "domain 'no good' is not a usable name"),
         ('tables = "x"\n[kafka]\n"group.id" = "mine"', "group.id cannot be set"),
         ("tables = x", "is not TOML"),
@@ -43,6 +43,14 @@ def test_mistakes_are_named(tmp_path: Path, text: str, said: str) -> None:
     file.write_text(text)
     with pytest.raises(SettingsError, match=said):
         load_lineage_settings(file, {})
+
+
+def test_a_misspelt_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOTALORDER_TOPICS", "a")  # the sequencer's
+    monkeypatch.setenv("TOTALORDER_TABLES", "x")
+    monkeypatch.setenv("TOTALORDER_INTERVALS", "3")
+    with pytest.raises(SettingsError, match=r"TOTALORDER_INTERVALS names no setting.*TOTALORDER_INTERVAL_S"):
+        load_lineage_settings(None, {})
 
 
 def test_the_page_names_the_jars_of_the_lock() -> None:
