@@ -1,7 +1,7 @@
 """The Transport on kafka-python: consumers without a group, one producer, no thread that runs application code."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 from kafka import TopicPartition
@@ -14,7 +14,7 @@ from kafka.errors import (
 )
 
 from totalorder import kafka_clients
-from totalorder.errors import BrokerUnavailable, EventsLost
+from totalorder.errors import BrokerUnavailable, Error, EventsLost
 from totalorder.subscriber.transport import Partition, Record
 
 T = TypeVar("T")
@@ -229,8 +229,7 @@ class KafkaPythonTransport:
     def _probe(self) -> None:
         """Asks the broker for its topics when nothing came for a while."""
         try:
-            self._consumer.end_offsets(self._places()[:1], timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
-            topics = self._consumer.topics()
+            gone = self._gone({at.topic for at in self._places()})
         except _CONNECTION_ERRORS as error:
             self._asked = time.monotonic()
             self._silent_since = self._silent_since or self._asked
@@ -242,12 +241,16 @@ class KafkaPythonTransport:
                 ) from error
             return
         self._asked, self._silent_since = time.monotonic(), None
-        gone = sorted({at.topic for at in self._places()} - topics)
         if gone:
             raise EventsLost(
                 f"Kafka topics that are still read were deleted: {', '.join(gone)}",
                 remedy='Go on without them by start="new" (--new)',
             )
+
+    def _gone(self, topics: Set[str]) -> list[str]:
+        """Those that the broker has no longer; kafka-python's connection errors when it does not answer."""
+        self._consumer.end_offsets(self._places()[:1], timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
+        return sorted(topics - self._consumer.topics())
 
     def _out_of_range(self, error: OffsetOutOfRangeError) -> EventsLost:
         wanted: Mapping[TopicPartition, int] = error.args[0] if error.args else {}
@@ -293,10 +296,19 @@ class KafkaPythonTransport:
     ) -> int:
         """See Transport."""
         with kafka_clients.kafka_errors(self._servers):
-            future = self._producer.send(
-                partition.topic, value=value, key=key, headers=list(headers), partition=partition.number
-            )
-            return int(future.get(timeout=self._outage_timeout_s if timeout_s is None else timeout_s).offset)
+            try:
+                future = self._producer.send(
+                    partition.topic, value=value, key=key, headers=list(headers), partition=partition.number
+                )
+                return int(future.get(timeout=self._outage_timeout_s if timeout_s is None else timeout_s).offset)
+            except KafkaTimeoutError as error:
+                # To a producer a topic that is gone is one that the broker does not know yet.
+                if timeout_s is None and self._gone({partition.topic}):
+                    raise Error(
+                        f"the Kafka topic {partition.topic} was deleted, and this subscriber must write there",
+                        remedy="`totalorder sequence` stops for the same reason, and says what can be done",
+                    ) from error
+                raise
 
     def close(self) -> None:
         """See Transport."""

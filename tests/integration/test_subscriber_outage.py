@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 import pytest
 from sim_kafka_sequencer import ThreadSequencer
+from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
-from totalorder.errors import BrokerUnavailable
+from totalorder.errors import BrokerUnavailable, Error
 from totalorder.subscriber import Event, Subscriber
 
 pytestmark = pytest.mark.broker
@@ -40,6 +41,26 @@ def test_bears_a_restart_of_the_broker_and_names_one_that_stays_away() -> None:
             _until(lambda: subscriber.poll(1), 90)
         assert time.monotonic() - started < 60
         subscriber.close()
+
+
+def test_names_a_deleted_topic_that_it_must_write_to(
+    broker: LocalBroker, new_topic: Callable[..., str], unique_name: Callable[[str], str]
+) -> None:
+    topic, domain, servers = new_topic("orders"), unique_name("domain"), broker.bootstrap_servers
+    with (
+        ThreadSequencer(servers, domain, [topic]),
+        kafka_clients.producer(servers) as producer,
+        kafka_clients.admin(servers) as admin,
+    ):
+        subscriber = Subscriber([topic], id="s", domain=domain, bootstrap_servers=servers, outage_timeout_s=3)
+        producer.send(topic, value=b"1").get(10)
+        event = _until(lambda: subscriber.poll(1), 30)
+        admin.delete_topics([f"{domain}.receipts"])
+        wait_until(lambda: f"{domain}.receipts" not in admin.list_topics(), "the topic is gone")
+        with pytest.raises(Error, match=rf"{domain}\.receipts was deleted"):
+            subscriber.ack(event)
+        with pytest.raises(Error, match=rf"{domain}\.receipts was deleted"):
+            subscriber.close()
 
 
 def _until(look: Callable[[], Event | None], timeout_s: float) -> Event:
