@@ -47,5 +47,6 @@ def configure_logging(log_format: str) -> None:
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # Looked up for each logger: whoever calls commands as functions may put another stderr in place.
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

@@ -5,6 +5,7 @@ from itertools import combinations
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from kafka import KafkaProducer
 from sim_kafka_sequencer import ThreadSequencer
 
@@ -147,6 +148,28 @@ def test_lost_events_stop_the_subscriber_by_name(
         with Subscriber([topic], start="new", **settings) as subscriber:
             publish(producer, topic, "4")
             assert take(subscriber, 1)[0].value == b"4"
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_every_compression_that_producers_use_is_read(broker: LocalBroker, new_topic: NewTopic, codec: str) -> None:
+    topic, values = new_topic(codec), [b"%d" % number * 100 for number in range(50)]
+    producer: Producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "compression.type": codec, "linger.ms": 50}
+    )
+    for value in values:
+        producer.produce(topic, value=value)
+    assert producer.flush(30) == 0
+    transport = KafkaPythonTransport(broker.bootstrap_servers)
+    try:
+        transport.read(Partition(topic, 0), 0)
+        found: list[bytes | None] = []
+        while len(found) < len(values):
+            records = transport.poll(10)
+            assert records, f"{len(found)} of {len(values)} records came"
+            found += [record.value for record in records]
+    finally:
+        transport.close()
+    assert found == values
 
 
 class NotUtf8(str):
