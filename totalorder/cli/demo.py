@@ -7,8 +7,8 @@ import typer
 
 from totalorder.cli.options import Json
 
-_EVENTS = 20_000
-_MINUTES = 1.0
+_EVENTS = 10_000
+_MINUTES = 0.5
 _QUICK_EVENTS = 2_000
 _QUICK_MINUTES = 0.1
 _WHOLE_YEAR = 660_000

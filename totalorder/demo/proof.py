@@ -39,11 +39,12 @@ class Proof:
 
 
 def prove(demo: "Demo") -> None:
-    """Starts Spark; told to begin, it says how far it is and what it found, and ends when it is told to."""
+    """Starts Spark and makes the tables; told to begin, it says how far it is and what it found; ends when told to."""
     from totalorder.sinks.audit import SQL_CONF, Auditor, audits
     from totalorder.sinks.runner import SPARK, Lineage
     from totalorder.sinks.session import start_delta_session
     from totalorder.sinks.settings import load_lineage_settings
+    from totalorder.sinks.tables import LineageTables
     from totalorder.streaming.service import configure_logging
     from totalorder.streaming.session import stop_session
 
@@ -54,6 +55,7 @@ def prove(demo: "Demo") -> None:
     quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     spark = start_delta_session("totalorder demo", SPARK | SQL_CONF | quick, root=settings.root)
     try:
+        LineageTables(spark, settings.root, settings.domain).open()
         demo.await_order()
         with Lineage(settings, until_caught_up=True, spark=spark) as lineage:
             lineage.wait()

@@ -231,7 +231,7 @@ class _Run:
     def drain(self) -> None:
         """Wait for all stamps, and then for every board to have the number of events that it must have."""
         self._screen.phase("draining")
-        # Its Spark takes seconds to start: meanwhile the boards go on.
+        # Its Spark takes a while to start, and to make the tables.
         self._auditor = self._crew.start(
             "auditor",
             "prove",
