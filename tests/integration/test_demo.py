@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 _COMMAND = [sys.executable, "-c", "from totalorder.cli.app import main; main()", "demo", "--quick", "--json"]
-_PATIENCE_S = 300
+_PATIENCE_S = 600
 
 
 def _start(temporary: Path) -> subprocess.Popen[bytes]:
