@@ -1,12 +1,26 @@
 """`totalorder lineage`: the lineage job in the foreground, and the compaction of its tables."""
 
 import sys
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from totalorder.cli.options import kafka_settings, spark_settings
+from totalorder.cli.jobs import (
+    BrokerTimeout,
+    ConfigFile,
+    JobDomain,
+    JobKafka,
+    JobServers,
+    JobSpark,
+    LogFormat,
+    Master,
+    command_of,
+    given_flags,
+)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _HELP = """Write what happened in a domain into Delta tables until Ctrl-C; any stop is safe.
 
@@ -15,27 +29,21 @@ name (TOTALORDER_TABLES=…). A flag beats the environment, and that beats the f
 """
 
 
+def _settings() -> Iterable[type["BaseModel"]]:
+    from totalorder.sinks.settings import LineageSettings
+
+    return (LineageSettings,)
+
+
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("lineage", help=_HELP)(run)
+    app.command("lineage", cls=command_of(_settings), help=_HELP)(run)
 
 
 def run(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Settings as a TOML file.  [default: none]")
-    ] = None,
-    domain: Annotated[
-        str | None, typer.Option("--domain", "-d", help="The universe of order.  [default: totalorder]")
-    ] = None,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option(
-            "--bootstrap-servers",
-            "-b",
-            metavar="HOST:PORT,…",
-            help="Kafka brokers to begin with.  [default: localhost:9092]",
-        ),
-    ] = None,
+    config: ConfigFile = None,
+    domain: JobDomain = None,
+    bootstrap_servers: JobServers = None,
     tables: Annotated[
         str | None, typer.Option("--tables", help="Root of the tables: a directory, or a URI.  [required]")
     ] = None,
@@ -50,42 +58,20 @@ def run(
     ] = False,
     retention_days: Annotated[
         float | None,
-        typer.Option("--retention-days", help="Files younger than that survive --compact.  [default: 30]"),
+        typer.Option("--retention-days", help="Files younger than that survive --compact."),
     ] = None,
-    interval_s: Annotated[
-        float | None, typer.Option("--interval-s", help="Interval of micro-batches.  [default: 5]")
-    ] = None,
+    interval_s: Annotated[float | None, typer.Option("--interval-s", help="Interval of micro-batches.")] = None,
     batch_records: Annotated[
-        int | None, typer.Option("--batch-records", help="Most Kafka records of a micro-batch.  [default: 2000]")
+        int | None, typer.Option("--batch-records", help="Most Kafka records of a micro-batch.")
     ] = None,
-    broker_timeout_s: Annotated[
-        float | None,
-        typer.Option("--broker-timeout-s", help="A broker that is silent for so long counts as absent.  [default: 15]"),
-    ] = None,
-    master: Annotated[
-        str | None,
-        typer.Option("--master", help="Spark master, where spark-submit gives none.  [default: local[2]]"),
-    ] = None,
-    log_format: Annotated[
-        str | None, typer.Option("--log-format", help='"console" or "json".  [default: console]')
-    ] = None,
-    kafka: Annotated[
-        list[str] | None,
-        typer.Option("--kafka", metavar="KEY=VALUE", help="A Kafka client setting. Repeatable.  [default: none]"),
-    ] = None,
-    spark: Annotated[
-        list[str] | None,
-        typer.Option("--spark", metavar="KEY=VALUE", help="A Spark setting. Repeatable.  [default: none]"),
-    ] = None,
+    broker_timeout_s: BrokerTimeout = None,
+    master: Master = None,
+    log_format: LogFormat = None,
+    kafka: JobKafka = None,
+    spark: JobSpark = None,
 ) -> None:
     """Put the flags over file and environment, and run."""
-    given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
-    for flag in ("config", "until_caught_up", "compact"):
-        given.pop(flag, None)
-    if kafka is not None:
-        given["kafka"] = kafka_settings(kafka)
-    if spark is not None:
-        given["spark"] = spark_settings(spark)
+    given = given_flags(locals(), without=("config", "until_caught_up", "compact"))
     from totalorder.sinks.settings import load_lineage_settings
 
     settings = load_lineage_settings(config, given)

@@ -1,13 +1,26 @@
 """`totalorder sequence`: the sequencer job in the foreground."""
 
 import sys
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand, TyperOption
 
-from totalorder.cli.options import kafka_settings, spark_settings
+from totalorder.cli.jobs import (
+    BrokerTimeout,
+    ConfigFile,
+    JobDomain,
+    JobKafka,
+    JobServers,
+    JobSpark,
+    LogFormat,
+    Master,
+    command_of,
+    given_flags,
+)
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 _HELP = """Run the sequencer job until Ctrl-C; any stop is safe.
 
@@ -16,35 +29,21 @@ and its name (TOTALORDER_CHECKPOINT_DIR=…). A flag beats the environment, and 
 """
 
 
-class _Command(TyperCommand):
-    """Takes the defaults that its help names from the settings themselves, which are loaded for nothing else."""
+def _settings() -> Iterable[type["BaseModel"]]:
+    from totalorder.config import Settings, TopicSettings
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """The command's help, with the defaults."""
-        from totalorder.config import Settings, TopicSettings
-
-        fields = Settings.model_fields | TopicSettings.model_fields
-        for option in self.params:
-            field = fields.get(option.name or "")
-            if isinstance(option, TyperOption) and field is not None and isinstance(field.default, str | int | float):
-                option.help = f"{option.help}  [default: {field.default}]"
-        super().format_help(ctx, formatter)
+    return Settings, TopicSettings
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("sequence", cls=_Command, help=_HELP)(run)
+    app.command("sequence", cls=command_of(_settings), help=_HELP)(run)
 
 
 def run(
-    config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Settings as a TOML file.  [default: none]")
-    ] = None,
-    domain: Annotated[str | None, typer.Option("--domain", "-d", help="The universe of order.")] = None,
-    bootstrap_servers: Annotated[
-        str | None,
-        typer.Option("--bootstrap-servers", "-b", metavar="HOST:PORT,…", help="Kafka brokers to begin with."),
-    ] = None,
+    config: ConfigFile = None,
+    domain: JobDomain = None,
+    bootstrap_servers: JobServers = None,
     topics: Annotated[
         str | None, typer.Option("--topics", metavar="NAME,…", help="Event topics.  [required, or a pattern]")
     ] = None,
@@ -84,9 +83,7 @@ def run(
     topic_poll_s: Annotated[
         float | None, typer.Option("--topic-poll-s", help="How often to look for new and recreated topics.")
     ] = None,
-    broker_timeout_s: Annotated[
-        float | None, typer.Option("--broker-timeout-s", help="A broker that is silent for so long counts as absent.")
-    ] = None,
+    broker_timeout_s: BrokerTimeout = None,
     fast_checkpoint_fs: Annotated[
         bool | None,
         typer.Option(
@@ -95,27 +92,18 @@ def run(
             "[default: fast with a local master and a local directory]",
         ),
     ] = None,
-    master: Annotated[str | None, typer.Option("--master", help="Spark master, where spark-submit gives none.")] = None,
-    log_format: Annotated[str | None, typer.Option("--log-format", help='"console" or "json".')] = None,
+    master: Master = None,
+    log_format: LogFormat = None,
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", help="Of the domain's own topics; -1: the broker's default.")
     ] = None,
-    kafka: Annotated[
-        list[str] | None,
-        typer.Option("--kafka", metavar="KEY=VALUE", help="A Kafka client setting. Repeatable.  [default: none]"),
-    ] = None,
-    spark: Annotated[
-        list[str] | None,
-        typer.Option("--spark", metavar="KEY=VALUE", help="A Spark setting. Repeatable.  [default: none]"),
-    ] = None,
+    kafka: JobKafka = None,
+    spark: JobSpark = None,
 ) -> None:
     """Put the flags over file and environment, and run."""
-    given: dict[str, Any] = {key: value for key, value in locals().items() if key != "config" and value is not None}
+    given = given_flags(locals(), without=("config",))
     if "replication_factor" in given:
         given["topic_settings"] = {"replication_factor": given.pop("replication_factor")}
-    for table in ("kafka", "spark"):
-        if table in given:
-            given[table] = kafka_settings(given[table]) if table == "kafka" else spark_settings(given[table])
     from totalorder.config import load_settings
 
     settings = load_settings(config, given)
