@@ -2,14 +2,17 @@
 
 An audit is a file of `audits/`: a head of comment lines `-- title:`, `-- proves:`, `-- how:`, `-- limits:`, then Spark
 SQL over views named as the tables, which returns what is wrong. `-- judges:` says when rows are a violation: "always"
-(the default), "never" (they inform), or "min_subscriptions = 1". A file with `-- view: NAME` is a view that others use.
+(the default), "never" (they inform), or "min_subscriptions = 1". `-- subject:` names the table whose rows are judged
+where others are read beside it. A file with `-- view: NAME` is a view that others use.
 """
 
+import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,19 +27,24 @@ from totalorder.errors import SettingsError
 from totalorder.sinks.audit_circles import FindCircle
 from totalorder.sinks.schema import TABLES
 
-Verdict = Literal["holds", "violated", "information"]
+Verdict = Literal["holds", "violated", "empty", "information"]
+"""What an audit comes to; "empty": there was nothing to judge."""
 
 # The tables are read whole: looking for files to skip would only cost.
 SQL_CONF = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.stats.skipping": "false"}
 
+_ADVICE = "--tables is the root that `totalorder lineage` writes to, with a folder for each table"
 _HEAD = re.compile(r"-- (\w+): (.*)")
-_WORDS = re.compile(r"'[^']*'|--[^\n]*|(?<![:\w]):([A-Za-z_]\w*)|(\w+)")
+_WORDS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|--[^\n]*|(?<![:\w]):([A-Za-z_]\w*)|(\w+)""", re.DOTALL)
 _JUDGES = ("always", "never", "min_subscriptions = 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """One question. `name` is the file's; `judges` says when rows are a violation; `view` is set where it is a view."""
+    """One question. `name` is the file's; `judges` says when rows are a violation; `view` is set where it is a view.
+
+    `subject` is the table whose rows are judged; empty: all that are read.
+    """
 
     name: str
     title: str
@@ -44,13 +52,21 @@ class Audit:
     how: str
     limits: str
     judges: str
+    subject: str
     view: str
     sql: str
 
     @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the values, written `:name`, that must be given."""
-        return tuple(sorted({match[1] for match in _WORDS.finditer(self.sql) if match[1]}))
+        return parameters_of(self.sql)
+
+    def titled(self, values: Mapping[str, str]) -> str:
+        """The title with the parameters' values."""
+        title = self.title
+        for name in self.parameters:
+            title = title.replace(f":{name}", values[name])
+        return title
 
     @property
     def words(self) -> set[str]:
@@ -109,6 +125,9 @@ def parse_audit(name: str, text: str) -> Audit:
     judges = head.get("judges", "always")
     if judges not in _JUDGES:
         raise SettingsError(f"{name}: -- judges: {judges} is unknown", remedy=f"Write one of: {', '.join(_JUDGES)}")
+    subject = head.get("subject", "")
+    if subject and subject not in TABLES:
+        raise SettingsError(f"{name}: -- subject: {subject} is no table", remedy=f"Write one of: {', '.join(TABLES)}")
     return Audit(
         name=name,
         title=head.get("title", name),
@@ -116,9 +135,63 @@ def parse_audit(name: str, text: str) -> Audit:
         how=head.get("how", ""),
         limits=head.get("limits", ""),
         judges=judges,
+        subject=subject,
         view=head.get("view", ""),
         sql="\n".join(lines).strip().removesuffix(";"),
     )
+
+
+def choose(names: Sequence[str]) -> list[Audit]:
+    """The audits of these names; of none, all that need no parameter. Raises SettingsError."""
+    known = {audit.name: audit for audit in audits() if not audit.view}
+    for name in names:
+        if name not in known:
+            (nearest,) = get_close_matches(name, known, 1, 0.0)
+            raise SettingsError(
+                f"there is no audit {name!r}", remedy=f"The nearest one is {nearest!r}, of: {', '.join(known)}"
+            )
+    return [known[name] for name in names] or [audit for audit in known.values() if not audit.parameters]
+
+
+def check_values(asked: Mapping[str, Sequence[str]], values: Mapping[str, str]) -> None:
+    """Raises SettingsError where a parameter has no value, or a value belongs to none.
+
+    `asked` are what is asked, in words, and its parameters.
+    """
+    for question, parameters in asked.items():
+        if missing := [name for name in parameters if name not in values]:
+            raise SettingsError(
+                f"{question} needs a value for {', '.join(missing)}", remedy=f"Give it by --param {missing[0]}=VALUE"
+            )
+    known = {name for parameters in asked.values() for name in parameters}
+    for name in values:
+        if name not in known:
+            needing = [audit.name for audit in audits() if name in audit.parameters]
+            raise SettingsError(
+                f"--param {name}: nothing that is asked has a :{name}",
+                remedy=f"Ask by --only {needing[0]}, or leave it out" if needing else "Leave it out",
+            )
+
+
+def check_root(root: str) -> None:
+    """Raises SettingsError where a local directory lacks the tables; a URI is left to Spark."""
+    if "://" in root:
+        return
+    # os.path, which takes what may not be read for absent; Path would raise.
+    if os.path.isfile(root):
+        raise SettingsError(f"--tables: {root} is a file", remedy=_ADVICE)
+    if not os.path.isdir(root):
+        raise SettingsError(f"--tables: there is no directory {root}", remedy=_ADVICE)
+    if os.path.isdir(f"{root}/_delta_log"):
+        raise SettingsError(f"--tables: {root} is one table, not the root of them all", remedy=_ADVICE)
+    for name in TABLES:
+        if not os.path.isdir(f"{root}/{name}/_delta_log"):
+            raise _no_table(root, name)
+
+
+def parameters_of(sql: str) -> tuple[str, ...]:
+    """Names of the values, written `:name`, that the SQL needs."""
+    return tuple(sorted({match[1] for match in _WORDS.finditer(sql) if match[1]}))
 
 
 class Auditor:
@@ -154,22 +227,16 @@ class Auditor:
 
     def ask(self, audit: Audit, values: Mapping[str, str] = {}, *, most_rows: int = 10) -> Result:
         """Runs one audit; `values` are for its parameters."""
-        if missing := [name for name in audit.parameters if name not in values]:
-            raise SettingsError(
-                f"the audit {audit.name} needs a value for {', '.join(missing)}",
-                remedy=f"Give it by --param {missing[0]}=VALUE",
-            )
+        values = {name: value for name, value in values.items() if name in audit.parameters}
+        check_values({f"the audit {audit.name}": audit.parameters}, values)
         began = time.monotonic()
         columns, rows = self.query(audit.sql, values, most_rows=most_rows + 1, where=f"the audit {audit.name}")
         seconds = time.monotonic() - began
-        title = audit.title
-        for name in audit.parameters:
-            title = title.replace(f":{name}", values[name])
         return Result(
             audit=audit,
-            title=title,
-            verdict=("violated" if rows else "holds") if self._judges(audit) else "information",
-            rows_examined=sum(self._counts[name] for name in self._reads(audit)),
+            title=audit.titled(values),
+            verdict=self._verdict(audit, found=bool(rows)),
+            rows_examined=self._examined(audit),
             seconds=seconds,
             columns=columns,
             rows=tuple(rows[:most_rows]),
@@ -189,6 +256,24 @@ class Auditor:
         """The position through which the order is known in full, and the newest known one; 0: none."""
         ((through_g, newest_g),) = self.query("SELECT through_g, newest_g FROM complete")[1]
         return through_g, newest_g
+
+    def not_judged(self) -> tuple[str, ...]:
+        """The subscribers that were granted a subscription and have no receipts: what they received is not known."""
+        sql = (
+            "SELECT DISTINCT subscriber FROM subscriptions LEFT ANTI JOIN deliveries USING (subscriber) "
+            "WHERE kind = 'granted' ORDER BY subscriber"
+        )
+        return tuple(name for (name,) in self.query(sql)[1])
+
+    def _verdict(self, audit: Audit, *, found: bool) -> Verdict:
+        if not self._judges(audit):
+            return "information"
+        if found:
+            return "violated"
+        return "holds" if self._counts.get(audit.subject, self._examined(audit)) else "empty"
+
+    def _examined(self, audit: Audit) -> int:
+        return sum(self._counts[name] for name in self._reads(audit))
 
     def _judges(self, audit: Audit) -> bool:
         if audit.judges == "min_subscriptions = 1":
@@ -220,14 +305,19 @@ def _bound(sql: str, values: Mapping[str, str]) -> str:
     return _WORDS.sub(literal, sql)
 
 
+def _path(root: str, name: str) -> str:
+    return f"{root.rstrip('/')}/{name}"
+
+
+def _no_table(root: str, name: str) -> SettingsError:
+    return SettingsError(f"there is no Delta table {_path(root, name)}", remedy=_ADVICE)
+
+
 def _open(spark: SparkSession, root: str, name: str) -> DataFrame:
-    path = f"{root.rstrip('/')}/{name}"
+    path = _path(root, name)
     with _told(f"the table {path}"):
         if not DeltaTable.isDeltaTable(spark, path):
-            raise SettingsError(
-                f"there is no Delta table {path}",
-                remedy="--tables is the root that `totalorder lineage` writes to, with a folder for each table",
-            )
+            raise _no_table(root, name)
         return spark.read.format("delta").load(path)
 
 

@@ -4,7 +4,7 @@ It needs no network and no script, and follows the reader's light or dark settin
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from totalorder.errors import SettingsError
-from totalorder.sinks.audit import Auditor, Result, audits, violated
+from totalorder.sinks.audit import Auditor, Result, Verdict, choose
 
 MOST_LANES = 12
 MOST_EVENTS = 48
@@ -75,18 +75,20 @@ class Figures:
     bins: Mapping[int, int]
     percentiles: Sequence[Mapping[str, Any]]
     known: tuple[int, int]
+    not_judged: Sequence[str]
 
 
 def write_report(path: Path, auditor: Auditor, results: Sequence[Result], *, tables: str) -> None:
     """Asks for what the pictures show, and writes the file. Raises SettingsError where it cannot be written."""
     columns, window = auditor.query(_WINDOW.format(events=MOST_EVENTS, lanes=MOST_LANES))
-    (latency,) = (audit for audit in audits() if audit.name == "latency")
-    measured = auditor.ask(latency, most_rows=10_000)
+    (latency,) = choose(["latency"])
+    measured = auditor.ask(latency, most_rows=30_000)
     figures = Figures(
         received=[Received(**dict(zip(columns, row, strict=True))) for row in window],
         bins=Counter(dict(auditor.query(_LATENCIES)[1])),
-        percentiles=[dict(zip(measured.columns, row, strict=True)) for row in measured.rows],
+        percentiles=by_group([dict(zip(measured.columns, row, strict=True)) for row in measured.rows]),
         known=auditor.known(),
+        not_judged=auditor.not_judged(),
     )
     try:
         path.write_text(page(results, figures, tables=tables, now=datetime.now(UTC)), encoding="utf-8")
@@ -94,22 +96,45 @@ def write_report(path: Path, auditor: Auditor, results: Sequence[Result], *, tab
         raise SettingsError(f"the report {path} cannot be written: {error.strerror}") from None
 
 
+def by_group(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the audit `latency` with all parts of one group in one: `to_stamp_p50` and so on."""
+    groups: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+    for row in rows:
+        group = groups.setdefault(
+            (row["topic"], row["subscriber"]), {name: row[name] for name in ("topic", "subscriber", "deliveries")}
+        )
+        group |= {f"{row['part']}_{name}": row[name] for name in ("p50", "p95", "p99")}
+    return list(groups.values())
+
+
 def page(results: Sequence[Result], figures: Figures, *, tables: str, now: datetime) -> str:
     """The whole file."""
     through_g, newest_g = figures.known
-    judged = [result for result in results if result.verdict != "information"]
-    held = sum(result.verdict == "holds" for result in judged)
-    says = "A promise was broken" if violated(results) else "Every promise asked for held"
+    count = Counter(result.verdict for result in results)
+    judged = count["holds"] + count["violated"]
+    empty = f"; {count['empty']} had nothing to judge" if count["empty"] else ""
+    names = ", ".join(figures.not_judged)
+    not_judged = f"<p>Not judged: {escape(names)}: granted, no receipts.</p>" if names else ""
     behind = f" (positions up to {newest_g:,} are not known in full yet)" if newest_g > through_g else ""
     body = [
-        f'<header><p class="kind">totalorder audit</p><h1 class="{"bad" if violated(results) else "good"}">{says}</h1>',
-        f"<p>{held} of {len(judged)} audits hold. Judged through position {through_g:,} of the order{behind}.</p>",
+        f'<header><p class="kind">totalorder audit</p>{_headline(count, whole=not names)}',
+        f"<p>{count['holds']} of {judged} audits hold{empty}.</p>",
+        f"<p>Judged through position {through_g:,} of the order{behind}.</p>{not_judged}",
         f"<p>Tables: <code>{escape(tables)}</code>, {now:%Y-%m-%d %H:%M} UTC.</p></header>",
         _section("Verdicts", "", _verdicts(results)),
         *_pictures(figures.received),
         *_latencies(figures),
     ]
     return f"<!doctype html>\n{_HEAD}<body>\n{''.join(body)}</body></html>\n"
+
+
+def _headline(count: Mapping[Verdict, int], *, whole: bool) -> str:
+    if count["violated"]:
+        return '<h1 class="bad">A promise was broken</h1>'
+    if not count["holds"]:
+        return "<h1>There was nothing to judge</h1>"
+    asked = "asked for" if whole and not count["empty"] else "that could be judged"
+    return f'<h1 class="good">Every promise {asked} held</h1>'
 
 
 def _section(title: str, text: str, content: str) -> str:

@@ -2,6 +2,7 @@
 -- proves: In every stamps partition batches count up by one; all partitions say the same of a batch; its events are all
 --   there; g and the places in the log only move on; a sequencer that was replaced writes nothing after its successor.
 -- how: Each batch is compared with the one before in its partition, with the others of its number, and with its events.
+-- subject: batches
 WITH counted AS (
   SELECT stamps_partition, batch, incarnation, count(*) AS events, min(g) AS first_g, max(g) AS last_g
   FROM events GROUP BY stamps_partition, batch, incarnation

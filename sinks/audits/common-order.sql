@@ -10,6 +10,7 @@
 --   deliveries searched.
 -- limits: Not promised with min_subscriptions = 2; circles there are shown, and break no promise.
 -- judges: min_subscriptions = 1
+-- subject: deliveries
 WITH steps AS (
   SELECT event, lag(event) OVER (PARTITION BY subscriber ORDER BY at) AS previous FROM first_deliveries
 ),

@@ -1,7 +1,8 @@
 -- view: complete
 -- title: How far the order is known in full
--- how: began_late says that lineage has not seen the domain's first batch. The lineage job reads stamps, answers and receipts side by side, so one may be ahead of another. Through
---   through_g every stamps partition's batches are here, and every answer: batches say where the last one stands.
+-- how: began_late says that lineage has not seen the domain's first batch. The lineage job reads stamps, answers and
+--   receipts side by side, so one may be ahead of another. Through through_g every stamps partition's batches are here,
+--   and every answer: batches say where the last one stands.
 WITH known AS (
   SELECT max(g) AS g, max(control_g) AS control_g, max(partitions) AS partitions, min(batch) AS first_batch
   FROM batches

@@ -2,6 +2,7 @@
 -- proves: Where a subscriber received an event again, each later delivery carried the tag "redelivered".
 -- how: The deliveries of each event to each subscriber are numbered in the subscriber's order; all but the first must
 --   have the tag.
+-- subject: deliveries
 WITH numbered AS (
   SELECT *, row_number() OVER (PARTITION BY subscriber, kafka_topic, partition, offset ORDER BY generation, delivery_index)
     AS time_received

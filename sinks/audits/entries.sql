@@ -4,6 +4,7 @@
 --   are counted, n is not used. The work grows with the number of entries.
 -- limits: Where lineage began after batch 1, a topic's count starts at its first known number, and entries of a topic
 --   without a known event are not judged.
+-- subject: events
 WITH line AS (
   SELECT topic AS counted, g, 1 AS is_event, n, CAST(NULL AS STRING) AS topic, CAST(NULL AS BIGINT) AS entry FROM events
   UNION ALL

@@ -5,6 +5,7 @@
 -- limits: Where a new process takes over, and where a subscription is ended by its holder, a tail may be given up on
 --   purpose (start="new", dropped at once): given-up.sql shows it. An event that a subscriber told its application to be
 --   lost is a gap.
+-- subject: deliveries
 SELECT subscriber, topic, n, g, kafka_topic, partition, offset, granted_g, last_received_g
 FROM owed
 WHERE NOT was_received AND g < last_received_g

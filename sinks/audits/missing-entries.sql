@@ -6,6 +6,7 @@
 --   the two positions. Entries of other topics may stand there too; entries.sql says whether they are true. The
 --   work grows with events times the size of their groups.
 -- limits: The first known event of a topic is not judged where lineage began after batch 1.
+-- subject: events
 WITH stamped AS (
   SELECT topic, n, g, keyframe, entries, coalesce(lag(g) OVER (PARTITION BY topic ORDER BY g), 0) AS previous_g
   FROM events

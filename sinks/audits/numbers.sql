@@ -2,6 +2,7 @@
 -- proves: Within each topic n counts 1, 2, 3 … along g, and no place in the log is stamped twice.
 -- how: Each topic's events, sorted by g, are compared with the one before. Where lineage began after batch 1, a topic's
 --   first known number may be any.
+-- subject: events
 WITH numbered AS (
   SELECT topic, g, n, batch, kafka_topic, partition, offset,
     lag(n) OVER (PARTITION BY topic ORDER BY g, n) AS n_before,

@@ -8,6 +8,7 @@
 --   some subscriber received out of the number's order, and only those are compared, with each other subscriber that
 --   received them too.
 -- limits: Judges the first delivery of each event to each subscriber; duplicates.sql judges the others.
+-- subject: deliveries
 WITH marked AS (
   SELECT *,
     max(event) OVER (PARTITION BY subscriber ORDER BY at ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) > event

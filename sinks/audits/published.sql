@@ -3,6 +3,7 @@
 --   was told something else about an event than another, or than the log says.
 -- how: Deliveries are joined to events by their place in the log.
 -- limits: What was received from before lineage began, or from where it has yet to come, is not judged.
+-- subject: deliveries
 SELECT deliveries.subscriber, deliveries.generation, deliveries.delivery_index, deliveries.kafka_topic,
   deliveries.partition, deliveries.offset, deliveries.topic, deliveries.n, deliveries.g,
   events.topic AS stamped_topic, events.n AS stamped_n, events.g AS stamped_g

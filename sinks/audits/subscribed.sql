@@ -5,6 +5,7 @@
 --   lease that ran out and was granted anew, the events in between may come: the subscriber goes on where it was.) A
 --   process must not receive events past the first grant to another process that follows its own last one.
 -- limits: Judges a subscriber from its first known answer on, where lineage began after that subscriber did.
+-- subject: deliveries
 WITH changes AS (
   SELECT *,
     first_value(CASE WHEN generation = 1 THEN 0 ELSE g END) OVER (PARTITION BY subscriber ORDER BY g) AS known_from_g,

@@ -11,7 +11,7 @@ neighbours AS (
   FROM told
   WINDOW one AS (PARTITION BY subscriber ORDER BY generation, delivery_index)
 )
-SELECT subscriber, generation, nonce, delivery_index, tag, delivered_time, before, name AS event, after
+SELECT subscriber, delivery_index, delivered_time, tag, before, after
 FROM neighbours
 WHERE topic = :topic AND n = :n
 ORDER BY delivered_time

@@ -1,18 +1,21 @@
 """Each audit finds the fault of its kind that is planted for it, and nothing in honest tables."""
 
+import io
 import json
 import random
 from collections.abc import Callable
 from itertools import combinations, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from audit_world import World, history, honest_world
 from pyspark.sql import SparkSession
 from reference import change, events
+from rich.console import Console
 
 from totalorder.cli import app
+from totalorder.cli.audit import show_rows
 from totalorder.errors import SettingsError
 from totalorder.sinks import session
 from totalorder.sinks.audit import SQL_CONF, Auditor, Result, audits, parse_audit
@@ -340,12 +343,41 @@ def test_given_up_tails_and_histories_are_shown(spark: SparkSession) -> None:
 
 def test_latencies_are_those_of_the_rows(spark: SparkSession) -> None:
     world = honest_world([change("r", "ab"), change("s", "a"), *events("ab")])
-    found = {(row["topic"], row["subscriber"]): row for row in rows(ask(spark, world, "latency")[0])}
-    assert {key: row["deliveries"] for key, row in found.items()} == {
+    (result,) = ask(spark, world, "latency")
+    found = {(row["topic"], row["subscriber"], row["part"]): row for row in rows(result)}
+    assert {key[:2]: row["deliveries"] for key, row in found.items()} == {
         (None, None): 3, ("a", None): 2, ("b", None): 1, (None, "r"): 2, (None, "s"): 1
     }  # fmt: skip
-    only = found["b", None]
-    assert (only["to_stamp_p50"], only["stamp_to_delivery_p50"], only["to_delivery_p99"]) == (40, 7, 47)
+    parts = [(part, found["b", None, part]) for part in ("to_stamp", "stamp_to_delivery", "to_delivery")]
+    assert [(row["p50"], row["p95"], row["p99"]) for _, row in parts] == [(40,) * 3, (7,) * 3, (47,) * 3]
+    assert [row["part"] for row in rows(result)[:3]] == [part for part, _ in parts]
+
+
+def test_what_informs_fits_on_80_columns(spark: SparkSession, world: World) -> None:
+    for result in ask(spark, world, "latency", "who-received", topic="a", n="7"):
+        console = Console(width=80, file=io.StringIO())
+        show_rows(console, result.columns, result.rows)
+        text = cast("io.StringIO", console.file).getvalue()
+        assert text.split()[: len(result.columns)] == list(result.columns), "a table, and no line for each value"
+        assert len(text.splitlines()) == 1 + len(result.rows)
+
+
+# --- what is not judged -----------------------------------------------------------------------------------------------
+
+
+def test_who_was_granted_and_has_no_receipts_is_named(spark: SparkSession, world: World) -> None:
+    world.tables["deliveries"] = [row for row in world["deliveries"] if row["subscriber"] not in ("s", "u")]
+    world["subscriptions"].append(world["subscriptions"][0] | {"subscriber": "x", "kind": "rejected", "g": 10**6})
+    world.register(spark)
+    assert Auditor.of_views(spark).not_judged() == ("s", "u")
+
+
+def test_what_has_nothing_to_judge_does_not_hold(spark: SparkSession, world: World) -> None:
+    world.tables["deliveries"] = []
+    world.tables["events"] = []
+    names = ["pairwise-order", "gaps", "published", "subscribed", "entries", "missing-entries", "numbers", "batches"]
+    verdicts = {r.audit.name: r.verdict for r in ask(spark, world, *names)}
+    assert verdicts == dict.fromkeys(names, "empty") | {"batches": "violated"}
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
@@ -391,7 +423,8 @@ def test_the_command_gives_verdicts_and_exit_codes(
     own = tmp_path / "mine.sql"
     own.write_text("-- title: No event is of topic a\nSELECT topic, n FROM events WHERE topic = 'a' ORDER BY n")
     assert run("audit", "--tables", delta, "--sql", own, "--json", "--rows", 1) == 1
-    told = json.loads(capfd.readouterr().out)
+    told, last = (json.loads(line) for line in capfd.readouterr().out.splitlines())
+    assert last == {"judged_through_g": 60, "newest_g": 60, "not_judged": []}
     assert (told["verdict"], told["rows"], told["more_rows"]) == ("violated", [{"topic": "a", "n": 1}], True)
 
 
@@ -403,20 +436,16 @@ def test_sql_prints_a_table_or_lines(delta: Path, capfd: pytest.CaptureFixture[s
     assert "o'clock\\" in capfd.readouterr().out
 
 
-def test_faults_of_usage_are_told_in_one_line(
+def test_faults_that_spark_finds_are_told_in_one_line(
     delta: Path, spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "empty").mkdir()
+    damaged = tmp_path / "damaged"
+    for name in TABLES:
+        (damaged / name / "_delta_log").mkdir(parents=True)
     cases = [
-        (["audit", "--tables", tmp_path / "absent"], "there is no directory"),
-        (["audit", "--tables", tmp_path / "empty"], "there is no Delta table"),
-        (["audit", "--tables", delta, "--only", "nonsense"], "there is no audit 'nonsense'"),
-        (["audit", "--tables", delta, "--only", "history"], "needs a value for subscriber"),
-        (["audit", "--tables", delta, "--sql", tmp_path / "absent.sql"], "cannot be read"),
-        (["audit", "--tables", delta, "--html", tmp_path / "no" / "x.html"], "there is no directory"),
+        (["audit", "--tables", damaged], "there is no Delta table"),
         (["sql", "--tables", delta, "SELEC 1"], "Syntax error"),
         (["sql", "--tables", delta, "SELECT nonsense FROM events"], "nonsense"),
-        (["sql", "--tables", delta, "SELECT 1", "--param", "x"], "is not NAME=VALUE"),
     ]
     for args, word in cases:
         assert run(*args) == 2

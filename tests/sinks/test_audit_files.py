@@ -24,9 +24,11 @@ def test_every_audit_is_in_the_docs(audit: Audit) -> None:
 
 
 def test_the_head_goes_over_lines_and_parameters_are_found() -> None:
-    text = "-- title: Who had :n\n--   and why\n-- judges: never\nSELECT ':no', a::INT -- :not\nFROM t WHERE n = :n;\n"
+    head = "-- title: Who had :n\n--   and why\n-- judges: never\n-- subject: events\n"
+    text = f"{head}SELECT ':no', a::INT -- :not\nFROM t WHERE n = :n;\n"
     audit = parse_audit("mine", text)
     assert (audit.title, audit.judges, audit.parameters) == ("Who had :n and why", "never", ("n",))
+    assert audit.subject == "events"
     assert audit.sql.startswith("SELECT ':no'")
     assert not audit.sql.endswith(";")
 
@@ -45,3 +47,5 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         read_audit(tmp_path / "bytes.sql")
     with pytest.raises(SettingsError, match="judges: sometimes is unknown"):
         parse_audit("mine", "-- judges: sometimes\nSELECT 1")
+    with pytest.raises(SettingsError, match="subject: nonsense is no table"):
+        parse_audit("mine", "-- subject: nonsense\nSELECT 1")

@@ -1,11 +1,12 @@
 """The report: one file, no network, and pictures of what it is given."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 
 from totalorder.sinks.audit import Result, Verdict, parse_audit
-from totalorder.sinks.report import Figures, Received, page
+from totalorder.sinks.report import Figures, Received, by_group, page
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 AUDIT = parse_audit("mine", "-- title: A <title>\n-- proves: Much & more.\n-- how: So.\nSELECT 1 < 2")
@@ -43,6 +44,7 @@ FIGURES = Figures(
     bins={8: 5, 12: 1},
     percentiles=[percentiles(None, None), percentiles("t1", None), percentiles(None, "<r>")],
     known=(10, 12),
+    not_judged=(),
 )
 
 
@@ -70,6 +72,28 @@ def test_verdicts_and_rows_are_there_escaped() -> None:
     assert "Every promise asked for held" in shown(result("holds"))
 
 
+def test_what_is_not_judged_is_told_and_does_not_read_as_held() -> None:
+    mute = replace(FIGURES, not_judged=("<u>", "v"))
+    text = shown(result("holds"), result("empty"), figures=mute)
+    assert "<p>Not judged: &lt;u&gt;, v: granted, no receipts.</p>" in text
+    assert "1 of 1 audits hold; 1 had nothing to judge" in text
+    assert '<span class="verdict empty">empty</span>' in text
+    assert "Every promise that could be judged held" in text
+    assert "Every promise that could be judged held" in shown(result("holds"), figures=mute)
+    assert "Every promise that could be judged held" in shown(result("holds"), result("empty"))
+    assert "There was nothing to judge" in shown(result("empty"))
+    assert "Not judged" not in shown(result("holds"))
+
+
+def test_a_group_s_parts_are_put_together() -> None:
+    def row(topic: str | None, part: str, p50: int) -> dict[str, object]:
+        return {"topic": topic, "subscriber": None, "deliveries": 5, "part": part, "p50": p50, "p95": 8, "p99": 9}
+
+    whole, one = by_group([row(None, "to_stamp", 1), row(None, "to_delivery", 2), row("t", "to_stamp", 3)])
+    assert (whole["to_stamp_p50"], whole["to_delivery_p50"], whole["to_delivery_p99"]) == (1, 2, 9)
+    assert (one["topic"], one["deliveries"], one["to_stamp_p50"]) == ("t", 5, 3)
+
+
 def test_a_step_back_is_drawn_for_who_left_the_order_and_nobody_else() -> None:
     text = shown(result("holds"))
     assert text.count('class="back"') == 1
@@ -80,7 +104,7 @@ def test_a_step_back_is_drawn_for_who_left_the_order_and_nobody_else() -> None:
 
 
 def test_it_is_whole_without_any_delivery() -> None:
-    nothing = Figures(received=[], bins={}, percentiles=[], known=(0, 0))
+    nothing = Figures(received=[], bins={}, percentiles=[], known=(0, 0), not_judged=())
     text = shown(result("holds"), figures=nothing)
     assert "<svg" not in text
     assert "Verdicts" in text

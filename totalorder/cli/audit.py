@@ -1,8 +1,9 @@
 """`totalorder audit`: asks the lineage tables whether the order held."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,9 @@ from totalorder.cli.options import Json, pairs, said_if_long, spark_settings
 from totalorder.errors import SettingsError
 
 if TYPE_CHECKING:
-    from totalorder.sinks.audit import Audit, Auditor, Result
+    from rich.console import Console
+
+    from totalorder.sinks.audit import Auditor, Result
 
 Tables = Annotated[
     str, typer.Option("--tables", "-t", metavar="DIR", help="Root of the lineage tables: a directory, or a URI.")
@@ -26,12 +29,19 @@ _JAVA = {
     "spark.driver.memory": "2g",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
-_SHOWN = {"holds": "[green]holds[/]", "violated": "[bold red]VIOLATED[/]", "information": "[dim]information[/]"}
+_SHOWN = {
+    "holds": "[green]holds[/]",
+    "violated": "[bold red]VIOLATED[/]",
+    "empty": "[yellow]empty[/]",
+    "information": "[dim]information[/]",
+}
+_GAP = 2
+_MOST_NAMES = 20
 
 _HELP = """Prove from the lineage tables alone that the order held.
 
-Each audit is a file of SQL that returns what is wrong. The exit code is 0 when all hold, 1 when one is violated, 2
-when the question cannot be asked.
+Each audit is a file of SQL that returns what is wrong; one with nothing to judge is "empty". The exit code is 0 when
+none is violated, 1 when one is, 2 when the question cannot be asked.
 """
 
 
@@ -62,31 +72,40 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Runs the audits that are asked for; those with parameters only by name."""
+    # What can be refused without Spark is: it takes seconds to start.
     values = parameters(param)
-    if html is not None and not html.absolute().parent.is_dir():
-        raise SettingsError(f"--html: there is no directory {html.absolute().parent}")
+    _check_report(html)
     if only and sql:
         raise SettingsError(
             "--only names audits that come with totalorder, and --sql one of your own", remedy="Give one"
         )
-    with opened(tables, spark_settings(spark)) as auditor:
-        from totalorder.sinks.audit import read_audit, violated
+    from totalorder.sinks.audit import check_values, choose, read_audit, violated
 
-        asked = [read_audit(path) for path in sql] if sql else _chosen(only)
+    asked = [read_audit(path) for path in sql] if sql else choose(only or ())
+    check_values({f"the audit {audit.name}": audit.parameters for audit in asked}, values)
+    with opened(tables, spark_settings(spark)) as auditor:
+        screen = _Lines() if as_json else _Board([audit.titled(values) for audit in asked])
         results = []
         for audit in asked:
-            results.append(auditor.ask(audit, values, most_rows=most_rows))
-            if as_json:
-                print(json.dumps(_json(results[-1]), ensure_ascii=False, default=str))
-        if not as_json:
-            _show(results, auditor.known())
+            with screen.asking(audit.titled(values)):
+                results.append(auditor.ask(audit, values, most_rows=most_rows))
+            screen.show(results[-1])
+        screen.end(auditor.known(), auditor.not_judged())
         if html is not None:
             from totalorder.sinks.report import write_report
 
-            write_report(html, auditor, results, tables=tables)
+            with said_if_long("The report is being made …"):
+                write_report(html, auditor, results, tables=tables)
             if not as_json:
                 print(f"The report is {html}.")
     raise typer.Exit(1 if violated(results) else 0)
+
+
+def _check_report(html: Path | None) -> None:
+    if html is not None and not html.absolute().parent.is_dir():
+        raise SettingsError(f"--html: there is no directory {html.absolute().parent}")
+    if html is not None and html.is_dir():
+        raise SettingsError(f"--html: {html} is a directory", remedy=f"Name a file, such as {html / 'report.html'}")
 
 
 def parameters(given: list[str] | None) -> dict[str, str]:
@@ -97,80 +116,152 @@ def parameters(given: list[str] | None) -> dict[str, str]:
 @contextmanager
 def opened(tables: str, spark: Mapping[str, str]) -> Iterator["Auditor"]:
     """The tables in a Spark session of their own, which is silent: what goes wrong is told in one message."""
-    if "://" not in tables and not Path(tables).is_dir():
-        raise SettingsError(f"--tables: there is no directory {tables}", remedy="`totalorder lineage` fills one")
     import logging
 
     from totalorder.sinks import session
-    from totalorder.sinks.audit import SQL_CONF, Auditor
+    from totalorder.sinks.audit import SQL_CONF, Auditor, check_root
     from totalorder.streaming.service import configure_logging
     from totalorder.streaming.session import stop_session
 
+    check_root(tables)
     configure_logging("console")
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     with said_if_long("Spark is starting …"):
         started = session.start_delta_session("totalorder audit", SQL_CONF | _JAVA | dict(spark))
     try:
         started.sparkContext.setLogLevel("OFF")
-        yield Auditor(started, tables)
+        with said_if_long("The tables are being opened and counted …"):
+            auditor = Auditor(started, tables)
+        yield auditor
     finally:
         stop_session(started)
 
 
-def _chosen(only: list[str] | None) -> list["Audit"]:
-    from totalorder.sinks.audit import audits
+class _Lines:
+    """Results as JSON, one a line."""
 
-    known = {audit.name: audit for audit in audits() if not audit.view}
-    if unknown := [name for name in only or () if name not in known]:
-        raise SettingsError(f"there is no audit {unknown[0]!r}", remedy=f"There are: {', '.join(known)}")
-    if only:
-        return [known[name] for name in only]
-    return [audit for audit in known.values() if not audit.parameters]
+    def asking(self, _title: str) -> AbstractContextManager[object]:
+        """Says nothing."""
+        return nullcontext()
+
+    def show(self, result: "Result") -> None:
+        """One audit's line."""
+        self._print(
+            audit=result.audit.name,
+            title=result.title,
+            verdict=result.verdict,
+            rows_examined=result.rows_examined,
+            seconds=round(result.seconds, 3),
+            rows=[dict(zip(result.columns, row, strict=True)) for row in result.rows],
+            more_rows=result.more,
+        )
+
+    def end(self, known: tuple[int, int], not_judged: tuple[str, ...]) -> None:
+        """The last line: of what all results hold."""
+        self._print(judged_through_g=known[0], newest_g=known[1], not_judged=not_judged)
+
+    def _print(self, **values: Any) -> None:
+        print(json.dumps(values, ensure_ascii=False, default=str), flush=True)
 
 
-def _json(result: "Result") -> dict[str, Any]:
-    return {
-        "audit": result.audit.name,
-        "title": result.title,
-        "verdict": result.verdict,
-        "rows_examined": result.rows_examined,
-        "seconds": round(result.seconds, 3),
-        "rows": [dict(zip(result.columns, row, strict=True)) for row in result.rows],
-        "more_rows": result.more,
-    }
+class _Board:
+    """Results as a table that grows by a row as soon as one is there; then what was found."""
 
+    def __init__(self, titles: list[str]) -> None:
+        from rich.console import Console
 
-def _show(results: list["Result"], known: tuple[int, int]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+        self._console = Console(highlight=False)
+        self._results: list[Result] = []
+        heads = ("audit", "verdict", "rows examined", "seconds")
+        verdict, rows, seconds = max(map(len, _SHOWN)), len(heads[2]), len(heads[3])
+        room = self._console.width - sum((verdict, rows, seconds)) - len(heads) * _GAP
+        self._widths = (min(max(map(len, titles)), max(room, 20)), verdict, rows, seconds)
+        self._line(*(f"[bold]{head}[/]" for head in heads))
 
-    console = Console(highlight=False)
-    board = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading, justify in (("audit", "left"), ("verdict", "left"), ("rows examined", "right"), ("seconds", "right")):
-        board.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    for result in results:
+    def asking(self, title: str) -> AbstractContextManager[object]:
+        """Says on a terminal, while the block lasts, what is asked."""
+        from rich.markup import escape
+
+        return self._console.status(escape(title))
+
+    def show(self, result: "Result") -> None:
+        """One audit's row."""
+        from rich.markup import escape
+
+        self._results.append(result)
         seconds = f"{result.seconds:.1f}"
-        board.add_row(result.title, _SHOWN[result.verdict], f"{result.rows_examined:,}", seconds)
-    console.print(board)
-    for result in results:
-        if result.rows:
-            console.print(f"\n[bold]{result.audit.name}[/]: {result.title}")
-            show_rows(console, result.columns, result.rows, more=result.more)
-    through_g, newest_g = known
-    behind = f"; positions up to {newest_g:,} are not known in full yet" if newest_g > through_g else ""
-    console.print(f"\nThe order is judged through g {through_g:,}{behind}.")
+        self._line(escape(result.title), _SHOWN[result.verdict], f"{result.rows_examined:,}", seconds)
+
+    def end(self, known: tuple[int, int], not_judged: tuple[str, ...]) -> None:
+        """What is below the table: who is not judged, the rows that were found, how far the order is judged."""
+        from rich.markup import escape
+
+        if not_judged:
+            names = ", ".join(not_judged[:_MOST_NAMES])
+            others = f" and {len(not_judged) - _MOST_NAMES} more" if len(not_judged) > _MOST_NAMES else ""
+            self._console.print(f"\nnot judged: {escape(names)}{others}: granted, no receipts")
+        if any(result.verdict == "empty" for result in self._results):
+            self._console.print("\nempty: the tables hold nothing that this audit judges")
+        for result in self._results:
+            if result.rows:
+                self._console.print(f"\n[bold]{escape(result.audit.name)}[/]: {escape(result.title)}")
+                show_rows(self._console, result.columns, result.rows, more=result.more)
+        through_g, newest_g = known
+        behind = f"; positions up to {newest_g:,} are not known in full yet" if newest_g > through_g else ""
+        self._console.print(f"\nThe order is judged through g {through_g:,}{behind}.")
+
+    def _line(self, *cells: str) -> None:
+        from rich.table import Table
+
+        line = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+        for at, width in enumerate(self._widths):
+            line.add_column(width=width, justify="left" if at < 2 else "right")
+        line.add_row(*cells)
+        self._console.print(line)
 
 
-def show_rows(console: Any, columns: tuple[str, ...], rows: Any, *, more: bool = False) -> None:
-    """Rows as a table, in whole words."""
-    from rich.markup import escape
-    from rich.table import Table
+def show_rows(console: "Console", columns: tuple[str, ...], rows: Any, *, more: bool = False) -> None:
+    """Rows as a table, in whole words; where the console is too narrow for it, a line for each value."""
+    from rich.cells import cell_len
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(escape(column), overflow="fold")
-    for row in rows:
-        table.add_row(*(escape("" if value is None else str(value)) for value in row))
-    console.print(table)
+    cells = [[_text(value) for value in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    if sum(widths) + _GAP * (len(widths) - 1) <= console.width:
+        _show_table(console, columns, cells)
+    else:
+        _show_lines(console, columns, cells)
     if more:
         console.print("… and more")
+
+
+def _show_table(console: "Console", columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*map(escape, columns), box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for row in cells:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def _show_lines(console: "Console", columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    for at, row in enumerate(cells):
+        if at:
+            console.print()
+        block = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+        block.add_column(style="dim", no_wrap=True)
+        block.add_column(overflow="fold")
+        for column, cell in zip(columns, row, strict=True):
+            block.add_row(Text(f"{column}:"), Text(cell))
+        console.print(block)
+
+
+def _text(value: object) -> str:
+    """A value as people read it; the tables' times have milliseconds."""
+    if isinstance(value, datetime):
+        return str(value).removesuffix("000")
+    return "" if value is None else str(value)

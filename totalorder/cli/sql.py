@@ -27,8 +27,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Prints what the query returns."""
+    from totalorder.sinks.audit import check_values, parameters_of
+
+    values = parameters(param)
+    check_values({"the query": parameters_of(query)}, values)
     with opened(tables, spark_settings(spark)) as auditor:
-        columns, rows = auditor.query(query, parameters(param), most_rows=most_rows + 1)
+        columns, rows = auditor.query(query, values, most_rows=most_rows + 1)
     if as_json:
         for row in rows[:most_rows]:
             print(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str))
