@@ -3,12 +3,18 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
 from totalorder.errors import LimitExceeded
 from totalorder.sequencer import groups
 from totalorder.sequencer.groups import Counts, GroupChange
 from totalorder.sequencer.limits import MAX_TOPICS_PER_DOMAIN
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.state import Cold, Subscription
+
+Ints = npt.NDArray[np.int64]
+_NOBODY = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +110,13 @@ class Draft:
                 del own.counts[topic]
         return changed
 
-    def members(self, topic: int) -> tuple[int, ...]:
+    def members(self, topic: int) -> Ints:
         """SG_T \\ {T} of one of the shard's topics, in ascending id."""
         found = self._members.get(topic)
         if found is None:
             row = self.counts.get(topic)
             if row is None:
-                return ()
+                return _NOBODY
             found = self._members[topic] = groups.members(row, self.config.min_subscriptions)
         return found
 

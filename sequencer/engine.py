@@ -18,7 +18,7 @@ from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.order import pi_order
 from totalorder.sequencer.registry import Registry
 from totalorder.sequencer.stamper import Stamper
-from totalorder.sequencer.stamps import Source, StampedBatch, first_digest
+from totalorder.sequencer.stamps import Source, StampedBatch, StampRows, first_digest
 from totalorder.sequencer.state import Cold, EngineConfig, Hot, State
 
 Ints = npt.NDArray[np.int64]
@@ -162,16 +162,20 @@ class _Run:
             next_offsets={self.draft.source(i): int(offset) for i, offset in enumerate(self.next_offsets)},
             names={},
             sources=(),
-            rows=stamper.rows_of(()),
+            rows=StampRows.empty(),
             previous_digest="",
         )
-        stamps = tuple(self._stamped(frontier, partition, cold) for partition in cold.config.own_partitions())
+        rows = stamper.rows()
+        stamps = tuple(
+            self._stamped(frontier, partition, rows.get(partition, frontier.rows), cold)
+            for partition in cold.config.own_partitions()
+        )
         hot = Hot(
             batch=frontier.batch,
             g=stamper.g,
             control_g=self.registry.control_g,
-            clocks=np.array(stamper.clocks, dtype=np.int64),
-            last_g=np.array(stamper.last_g, dtype=np.int64),
+            clocks=stamper.clocks,
+            last_g=stamper.last_g,
             next_offsets=self.next_offsets,
             digests={stamped.partition: stamped.digest for stamped in stamps},
             owed=stamper.owed,
@@ -188,8 +192,7 @@ class _Run:
         )
         return State(hot=hot, cold=cold), effects
 
-    def _stamped(self, frontier: StampedBatch, partition: int, cold: Cold) -> StampedBatch:
-        rows = self.stamper.rows_of(self.stamper.stamped.get(partition, ()))
+    def _stamped(self, frontier: StampedBatch, partition: int, rows: StampRows, cold: Cold) -> StampedBatch:
         used, source = np.unique(rows.source, return_inverse=True)
         ids = np.union1d(rows.topic, rows.entry_topic).tolist()
         return replace(

@@ -10,6 +10,10 @@ entries), else a subscriber that holds both alone may deliver X's event before a
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
 Counts = Mapping[int, Mapping[int, int]]
 
 
@@ -61,6 +65,6 @@ def change(
     return GroupChange(counts=rows, owed=owed, shrunk=frozenset(shrunk), opened=frozenset(opened))
 
 
-def members(row: Mapping[int, int], min_subscriptions: int) -> tuple[int, ...]:
+def members(row: Mapping[int, int], min_subscriptions: int) -> Ints:
     """SG_T without T itself, in ascending topic id, from T's row of counts."""
-    return tuple(sorted(peer for peer, count in row.items() if count >= min_subscriptions))
+    return np.array(sorted(peer for peer, count in row.items() if count >= min_subscriptions), dtype=np.int64)

@@ -199,7 +199,7 @@ class Registry:
         return bounds
 
     def _clock(self, topics: Iterable[int]) -> dict[str, int]:
-        return {self.draft.topics[topic]: self._stamper.clocks[topic] for topic in topics}
+        return {self.draft.topics[topic]: int(self._stamper.clocks[topic]) for topic in topics}
 
     def _position(self) -> int:
         self.control_g = self._stamper.position()

@@ -126,7 +126,7 @@ class Cold:
         return [stamps_partition(name, self.config.stamps_partitions) for name in self.topics]
 
     @cached_property
-    def members(self) -> dict[int, tuple[int, ...]]:
+    def members(self) -> dict[int, Ints]:
         """SG_T \\ {T} of the shard's topics, filled in as they are asked for."""
         return {}
 

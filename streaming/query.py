@@ -10,6 +10,7 @@ from pyspark.sql import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
+from totalorder.sequencer import kernel
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import session, source
 from totalorder.streaming.preflight import OWN_MAX_BYTES
@@ -31,6 +32,7 @@ def start_query(
 ) -> StreamingQuery:
     """Starts the query over the event topics and control; `starts` counts only for a checkpoint without a batch."""
     session.apply(spark, session.query_conf(settings))
+    _warm(spark)
     read = [*topics, settings.own_topics.control]
     records = source.read(spark, source.reader_options(settings, read, starts))
     stamped_records = sequence(records, settings, record, least_batch)
@@ -44,6 +46,12 @@ def start_query(
         .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
         .start()
     )
+
+
+def _warm(spark: SparkSession) -> None:
+    """Has every core's Python compile the kernel, or load it, before a batch waits for it."""
+    cores = spark.sparkContext.defaultParallelism
+    spark.sparkContext.range(0, cores, numSlices=cores).foreach(lambda _: kernel.warm())
 
 
 def sequence(records: DataFrame, settings: Settings, record: DomainRecord, least_batch: int) -> DataFrame:

@@ -1,0 +1,278 @@
+"""The compiled part of stamping: one pass over a run of events in π (protocol.md, "Timestamp of event e").
+
+Compiled at the first call and kept on disk, so that the next process loads it: `warm` is for before it matters.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, ParamSpec, TypeVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+NONE = -1
+_NO_TOPIC = np.zeros(0, dtype=np.int64)
+_SPARSEST = 64
+_LONGEST_WALK = 64
+"""Topics looked at in order of recency before the group is looked through instead: a walk costs more a topic."""
+
+
+def _compiled(function: Callable[P, R]) -> Callable[P, R]:
+    try:
+        return numba.njit(cache=True)(function)
+    except RuntimeError:  # neither the package's folder nor the user's can be written to
+        return numba.njit()(function)
+
+
+class Recency(NamedTuple):
+    """Topics in the order of their last events, the latest first, as a list linked both ways; NONE is the end.
+
+    `head` holds the first topic in its only place. Topics without an event are not in the list.
+    """
+
+    head: Ints
+    older: Ints
+    newer: Ints
+
+    @classmethod
+    def of(cls, last_g: Ints) -> "Recency":
+        """The list for topics whose last events are at `last_g`, 0 where there is none."""
+        order = np.argsort(-last_g, kind="stable")
+        order = order[: np.count_nonzero(last_g)]
+        older, newer = np.full(len(last_g), NONE, dtype=np.int64), np.full(len(last_g), NONE, dtype=np.int64)
+        older[order[:-1]] = order[1:]
+        newer[order[1:]] = order[:-1]
+        return cls(head=order[:1].copy() if len(order) else np.array([NONE]), older=older, newer=newer)
+
+
+class Groups(NamedTuple):
+    """What the topics of one run have: row r belongs to topic `topic[r]`.
+
+    SG_T \\ {T} is `members[start[r]:start[r+1]]`; where it is large, `held[held_row[r]]` says of every topic whether it
+    is one of them, and `held_row[r]` is NONE elsewhere. `forced[forced_start[r]:forced_start[r+1]]` are the entries
+    that the topic's first event of the run must write. Both ascend. `rekey` asks for a keyframe there. `own` tells the
+    topics that this shard stamps.
+    """
+
+    topic: Ints
+    own: Flags
+    rekey: Flags
+    start: Ints
+    members: Ints
+    held: Flags
+    held_row: Ints
+    forced_start: Ints
+    forced: Ints
+
+    @classmethod
+    def of(
+        cls, topic: Ints, *, own: Flags, rekey: Flags, members: Sequence[Ints], forced: Sequence[Ints], topics: int
+    ) -> "Groups":
+        """Columns from one array a row; `topics` is the number of all topics."""
+        sizes = np.array([len(peers) for peers in members], dtype=np.int64)
+        start = np.append(0, np.cumsum(sizes))
+        # A row of flags costs a byte a topic: only where the group's own array takes an eighth of that or more.
+        large = np.flatnonzero(sizes * _SPARSEST >= topics)
+        held_row = np.full(len(topic), NONE, dtype=np.int64)
+        held_row[large] = np.arange(len(large))
+        held = np.zeros((len(large), topics), dtype=np.bool_)
+        for row, group in enumerate(large.tolist()):
+            held[row, members[group]] = True
+        return cls(
+            topic=topic,
+            own=own,
+            rekey=rekey,
+            start=start,
+            members=np.concatenate([_NO_TOPIC, *members]),
+            held=held,
+            held_row=held_row,
+            forced_start=np.append(0, np.cumsum([len(peers) for peers in forced], dtype=np.int64)),
+            forced=np.concatenate([_NO_TOPIC, *forced]),
+        )
+
+
+class Stamped(NamedTuple):
+    """The run's own stamps in π: `row` of the event in the run, and the columns of `StampRows`.
+
+    `rekey` tells for each row of `Groups` whether the topic's event after the run is to be a keyframe.
+    """
+
+    row: Ints
+    n: Ints
+    g: Ints
+    keyframe: Flags
+    entry_start: Ints
+    entry_topic: Ints
+    entry_n: Ints
+    rekey: Flags
+
+
+@_compiled
+def stamp_run(
+    of_group: Ints, groups: Groups, every: int, g: int, clocks: Ints, last_g: Ints, recency: Recency
+) -> Stamped:
+    """Stamps a run of events; event i is of topic `groups.topic[of_group[i]]` and takes position g + 1 + i.
+
+    Moves `clocks`, `last_g` and `recency` on in place. `every` is K of the keyframes.
+    """
+    size, used, stamped = len(of_group), 0, 0
+    row, n, at = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
+    keyframe, entry_start = np.empty(size, np.bool_), np.zeros(size + 1, np.int64)
+    entry_topic, entry_n = np.empty(8 * size + 64, np.int64), np.empty(8 * size + 64, np.int64)
+    fresh, rekey = np.ones(len(groups.topic), np.bool_), groups.rekey.copy()
+    for i in range(size):
+        group = of_group[i]
+        topic = groups.topic[group]
+        g += 1
+        clocks[topic] += 1
+        if groups.own[group]:
+            members = groups.members[groups.start[group] : groups.start[group + 1]]
+            forced = groups.forced[groups.forced_start[group] : groups.forced_start[group + 1]]
+            most = used + len(members) + len(forced)
+            if most > len(entry_topic):
+                entry_topic, entry_n = _grown(entry_topic, used, most), _grown(entry_n, used, most)
+            whole = (clocks[topic] - 1) % every == 0 or rekey[group]
+            rekey[group] = False
+            if whole:
+                entry_topic[used : used + len(members)] = members
+                end = used + len(members)
+            else:
+                held_row = groups.held_row[group]
+                end = _advanced(topic, members, groups.held, held_row, last_g, recency, entry_topic, used)
+            if fresh[group] and len(forced):
+                # An entry of a topic outside the group must not stay in a reader's full vector: say all anew next time.
+                rekey[group] = not _within(forced, members)
+                end = _merged(entry_topic, used, end, forced)
+            for j in range(used, end):
+                entry_n[j] = clocks[entry_topic[j]]
+            row[stamped], n[stamped], at[stamped], keyframe[stamped] = i, clocks[topic], g, whole
+            stamped, used = stamped + 1, end
+            entry_start[stamped] = used
+            fresh[group] = False
+        _to_front(topic, last_g, recency)
+        last_g[topic] = g
+    return Stamped(
+        row[:stamped],
+        n[:stamped],
+        at[:stamped],
+        keyframe[:stamped],
+        entry_start[: stamped + 1],
+        entry_topic[:used],
+        entry_n[:used],
+        rekey,
+    )
+
+
+@_compiled
+def _advanced(
+    topic: int, members: Ints, held: Flags, row: int, last_g: Ints, recency: Recency, found: Ints, used: int
+) -> int:
+    """Writes to `found[used:]`, ascending, the members that advanced since the topic's last event; returns the end."""
+    end, steps, other = used, 0, recency.head[0]
+    limit = 0 if row == NONE else min(_LONGEST_WALK, len(members))
+    while other != topic and steps < limit:
+        if held[row, other]:
+            place = end
+            while place > used and found[place - 1] > other:
+                found[place] = found[place - 1]
+                place -= 1
+            found[place] = other
+            end += 1
+        other = recency.older[other]
+        steps += 1
+    if other == topic:
+        return end
+    end, since = used, last_g[topic]
+    for member in members:
+        if last_g[member] > since:
+            found[end] = member
+            end += 1
+    return end
+
+
+@_compiled
+def _contains(ascending: Ints, wanted: int) -> bool:
+    low, high = 0, len(ascending)
+    while low < high:
+        middle = (low + high) >> 1
+        if ascending[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low < len(ascending) and ascending[low] == wanted
+
+
+@_compiled
+def _within(part: Ints, whole: Ints) -> bool:
+    for wanted in part:  # noqa: SIM110 (compiled: a loop is what it becomes)
+        if not _contains(whole, wanted):
+            return False
+    return True
+
+
+@_compiled
+def _merged(found: Ints, used: int, end: int, forced: Ints) -> int:
+    """Adds what is missing of `forced` to the ascending `found[used:end]`; returns the new end."""
+    old = found[used:end].copy()
+    i, j, end = 0, 0, used
+    while i < len(old) or j < len(forced):
+        if j == len(forced) or (i < len(old) and old[i] <= forced[j]):
+            if j < len(forced) and old[i] == forced[j]:
+                j += 1
+            found[end] = old[i]
+            i += 1
+        else:
+            found[end] = forced[j]
+            j += 1
+        end += 1
+    return end
+
+
+@_compiled
+def _grown(values: Ints, used: int, least: int) -> Ints:
+    larger = np.empty(max(2 * len(values), least), np.int64)
+    larger[:used] = values[:used]
+    return larger
+
+
+@_compiled
+def _to_front(topic: int, last_g: Ints, recency: Recency) -> None:
+    first = recency.head[0]
+    if first == topic:
+        return
+    if last_g[topic] > 0:
+        older, newer = recency.older[topic], recency.newer[topic]
+        recency.older[newer] = older
+        if older != NONE:
+            recency.newer[older] = newer
+    recency.older[topic], recency.newer[topic] = first, NONE
+    if first != NONE:
+        recency.newer[first] = topic
+    recency.head[0] = topic
+
+
+@_compiled
+def gather(order: Ints, start: Ints, values: Ints) -> Ints:
+    """`values[start[r]:start[r+1]]` of each row r of `order`, one after the other."""
+    total = 0
+    for row in order:
+        total += start[row + 1] - start[row]
+    found, used = np.empty(total, np.int64), 0
+    for row in order:
+        for index in range(start[row], start[row + 1]):
+            found[used] = values[index]
+            used += 1
+    return found
+
+
+def warm() -> None:
+    """Compiles what this module has, or loads it where an earlier process kept it."""
+    none = np.zeros(1, dtype=np.int64)
+    yes = np.ones(1, dtype=np.bool_)
+    groups = Groups.of(none, own=yes, rekey=yes, members=[_NO_TOPIC], forced=[_NO_TOPIC], topics=1)
+    stamped = stamp_run(none, groups, 1, 0, none.copy(), none.copy(), Recency.of(none))
+    gather(none, stamped.entry_start, stamped.entry_topic)
