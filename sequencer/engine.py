@@ -15,6 +15,7 @@ from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.control import Answer
 from totalorder.sequencer.draft import Draft
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.numbering import numbered, present
 from totalorder.sequencer.order import pi_order
 from totalorder.sequencer.registry import Registry
 from totalorder.sequencer.stamper import Stamper
@@ -193,14 +194,14 @@ class _Run:
         return State(hot=hot, cold=cold), effects
 
     def _stamped(self, frontier: StampedBatch, partition: int, rows: StampRows, cold: Cold) -> StampedBatch:
-        used, source = np.unique(rows.source, return_inverse=True)
-        ids = np.union1d(rows.topic, rows.entry_topic).tolist()
+        used, source = numbered(rows.source, size=len(self.draft.sources))
+        ids = present(rows.topic, rows.entry_topic, size=len(cold.topics)).tolist()
         return replace(
             frontier,
             partition=partition,
             names={topic: cold.topics[topic] for topic in ids},
             sources=tuple(self.draft.source(index) for index in used.tolist()),
-            rows=replace(rows, source=source.astype(np.int64)),
+            rows=replace(rows, source=source),
             previous_digest=self.before.hot.digests[partition],
         ).sealed()
 
@@ -222,12 +223,13 @@ def _number_sources(draft: Draft, batch: Batch) -> Ints:
     """Index of each row's event partition, -1 for control records; numbers what is seen for the first time."""
     control = DomainTopics(domain=draft.config.domain).control
     draft.number_kafka_topics(name for name in batch.kafka_topics if name != control)
-    pairs = np.stack([_ranks(draft, batch), batch.partition])
-    distinct, inverse = np.unique(pairs, axis=1, return_inverse=True)
-    sources = [(rank, partition) for rank, partition in distinct.T.tolist()]
+    width = int(batch.partition.max()) + 1
+    pairs, of_row = np.unique(batch.kafka_topic * width + batch.partition, return_inverse=True)
+    ranks = [draft.ranks.get(name, -1) for name in batch.kafka_topics]
+    sources = [(ranks[pair // width], pair % width) for pair in pairs.tolist()]
     draft.number_sources(source for source in sources if source[0] >= 0)
     index = np.array([draft.source_ids.get(source, -1) for source in sources], dtype=np.int64)
-    return index[inverse.reshape(-1)]
+    return index[of_row]
 
 
 def _first_offsets(known: Ints, draft: Draft, starts: Mapping[Source, int]) -> Ints:

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from totalorder.sequencer.draft import Draft
 from totalorder.sequencer.groups import GroupChange
 from totalorder.sequencer.kernel import Groups, Recency, Stamped, gather, stamp_run
+from totalorder.sequencer.numbering import numbered
 from totalorder.sequencer.stamps import StampRows
 from totalorder.sequencer.state import Hot
 
@@ -63,7 +64,7 @@ class Stamper:
 
     def stamp(self, *, topic: Ints, source: Ints, offset: Ints, crc: Ints) -> None:
         """Stamps a run of events, given in π."""
-        distinct, of_group = np.unique(topic, return_inverse=True)
+        distinct, of_group = numbered(topic, size=len(self.clocks))
         groups = self._groups(distinct)
         every = self._draft.config.keyframe_every
         stamped = stamp_run(of_group, groups, every, self.g, self.clocks, self.last_g, self._recency)

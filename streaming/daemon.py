@@ -4,6 +4,8 @@ every replaced worker begin at once."""
 from pyspark.daemon import manager
 
 import totalorder.streaming.processor  # noqa: F401
+from totalorder.sequencer import kernel
 
 if __name__ == "__main__":
+    kernel.warm()
     manager()
