@@ -86,12 +86,15 @@ def test_what_is_not_judged_is_told_and_does_not_read_as_held() -> None:
 
 
 def test_a_group_s_parts_are_put_together() -> None:
-    def row(topic: str | None, part: str, p50: int) -> dict[str, object]:
-        return {"topic": topic, "subscriber": None, "deliveries": 5, "part": part, "p50": p50, "p95": 8, "p99": 9}
+    def row(topic: str | None, subscriber: str | None, part: str, p50: int) -> dict[str, object]:
+        group: dict[str, object] = {"topic": topic, "subscriber": subscriber, "deliveries": 5}
+        return group | {"part": part, "p50": p50, "p95": 8, "p99": 9}
 
-    whole, one = by_group([row(None, "to_stamp", 1), row(None, "to_delivery", 2), row("t", "to_stamp", 3)])
+    rows = [row(None, None, "to_stamp", 1), row(None, None, "to_delivery", 2)]
+    whole, of_s, of_t = by_group([*rows, row(None, "s", "to_stamp", 3), row("t", None, "to_stamp", 4)])
     assert (whole["to_stamp_p50"], whole["to_delivery_p50"], whole["to_delivery_p99"]) == (1, 2, 9)
-    assert (one["topic"], one["deliveries"], one["to_stamp_p50"]) == ("t", 5, 3)
+    assert (of_s["subscriber"], of_s["deliveries"], of_s["to_stamp_p50"]) == ("s", 5, 3)
+    assert (of_t["topic"], of_t["to_stamp_p50"]) == ("t", 4)
 
 
 def test_a_step_back_is_drawn_for_who_left_the_order_and_nobody_else() -> None:

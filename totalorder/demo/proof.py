@@ -1,15 +1,18 @@
 """What an auditor does after a run: the lineage into Delta tables, and the audits on these, in one Spark session."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from totalorder.demo.worker import Demo
+    from totalorder.sinks.audit import Result
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """One audit's verdict: "holds", "violated" or "information"; `rows` are the first that it returned, as text."""
+    """One audit's verdict, as `sinks.audit.Verdict` names it; `rows` are the first that it returned, as text."""
 
     title: str
     verdict: str
@@ -38,9 +41,25 @@ class Proof:
         return tuple(audit for audit in self.audits if audit.verdict == "violated")
 
 
+def judged(results: "Sequence[Result]", not_judged: "Sequence[str]") -> list[Audited]:
+    """What the audits found. Who cannot be judged is a violation here: all of the demo's subscribers send receipts."""
+    found = [
+        Audited(
+            title=result.title,
+            verdict=result.verdict,
+            rows_examined=result.rows_examined,
+            seconds=round(result.seconds, 2),
+            rows=tuple(str(dict(zip(result.columns, row, strict=True))) for row in result.rows),
+        )
+        for result in results
+    ]
+    mute = [f"not judged: {name}: granted, no receipts" for name in not_judged]
+    return found + [Audited(title=title, verdict="violated", rows_examined=0, seconds=0.0, rows=()) for title in mute]
+
+
 def prove(demo: "Demo") -> None:
     """Starts Spark and makes the tables; told to begin, it says how far it is and what it found; ends when told to."""
-    from totalorder.sinks.audit import SQL_CONF, Auditor, audits
+    from totalorder.sinks.audit import SQL_CONF, Auditor, choose
     from totalorder.sinks.runner import SPARK, Lineage
     from totalorder.sinks.session import start_delta_session
     from totalorder.sinks.settings import load_lineage_settings
@@ -61,19 +80,9 @@ def prove(demo: "Demo") -> None:
             lineage.wait()
         demo.say(events=lineage.written.events, deliveries=lineage.written.deliveries)
         auditor = Auditor(spark, settings.root)
-        asked = [auditor.ask(audit) for audit in audits() if not audit.view and not audit.parameters]
+        asked = [auditor.ask(audit) for audit in choose(())]
+        not_judged = auditor.not_judged()
     finally:
         stop_session(spark)
-    demo.say(
-        audits=[
-            {
-                "title": result.title,
-                "verdict": result.verdict,
-                "rows_examined": result.rows_examined,
-                "seconds": round(result.seconds, 2),
-                "rows": [str(dict(zip(result.columns, row, strict=True))) for row in result.rows],
-            }
-            for result in asked
-        ]
-    )
+    demo.say(audits=[asdict(audit) for audit in judged(asked, not_judged)])
     demo.await_order()
