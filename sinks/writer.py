@@ -23,6 +23,8 @@ from totalorder.sinks.repeats import unseen
 
 _CELLS_PER_APPEND = 2_000_000
 """Events and entries that are put together before they are written: what one append may hold in memory."""
+_DELIVERIES_PER_APPEND = 1_000_000
+"""The same for deliveries."""
 
 ReadEvents = Callable[[Mapping[Source, tuple[int, int]]], pa.Table]
 """Reads offset ranges of event partitions; see `decode.with_reads` for the columns."""
@@ -204,16 +206,25 @@ class LineageWriter:
 
     def write_receipts(self, records: Iterable[LogRecord], written: Written) -> None:
         """Takes records of the receipts topic. Any subscriber may write there: one that cannot be read is left out."""
-        receipts: list[tuple[LogRecord, Receipts]] = []
+        chunk: list[tuple[LogRecord, Receipts]] = []
+        size = 0
         for record in records:
             try:
-                receipts.append((record, decode.decode_receipt(self._domain, record)))
+                receipts = decode.decode_receipt(self._domain, record)
             except WireError as error:
                 written.unusable += 1
                 place = f"{self._domain}.receipts[{record.partition}]@{record.offset}"
                 structlog.get_logger().error("receipt left out", at=place, reason=error.what)
-        if not receipts:
-            return
+                continue
+            chunk.append((record, receipts))
+            size += len(receipts)
+            if size >= _DELIVERIES_PER_APPEND:
+                self._write_deliveries(chunk, written)
+                chunk, size = [], 0
+        if chunk:
+            self._write_deliveries(chunk, written)
+
+    def _write_deliveries(self, receipts: list[tuple[LogRecord, Receipts]], written: Written) -> None:
         rows = decode.delivery_rows(receipts)
         repeated = [one for _, one in receipts if self._is_repeated(one)]
         if repeated:

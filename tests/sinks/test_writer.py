@@ -114,6 +114,23 @@ def test_receipts_in_the_wrong_order_are_all_kept() -> None:
     assert sorted(row["delivery_index"] for row in rows if row["subscriber"] == "t") == [1, 2, 3]
 
 
+def test_many_deliveries_are_written_in_several_appends_and_a_crash_between_them_heals(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, tables = busy_world(), MemoryTables()
+    expected = written_at_once(world)
+    records = len(world.logs["receipts"])
+    monkeypatch.setattr("totalorder.sinks.writer._DELIVERIES_PER_APPEND", 1)
+    tables.crash_after = len(EVERY_TABLE)  # the first receipt's is the last write
+    with pytest.raises(CrashedHere):
+        run_once(world, tables)
+    assert 0 < len(tables.tables["deliveries"]) < len(expected["deliveries"])
+    tables.crash_after = None
+    assert not run_once(world, tables).repeated
+    assert contents(tables) == expected
+    assert tables.appends == len(EVERY_TABLE) - 2 + records
+
+
 # --- what must stop the job -------------------------------------------------------------------------------------------
 
 
