@@ -6,7 +6,6 @@ own. Of two jobs that write at once, Delta lets one have the number; the other f
 
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -28,7 +27,7 @@ from totalorder.streaming.store import HadoopStore
 
 APP_ID = "totalorder-lineage"
 _DOMAIN = "totalorder.domain"
-_ROWS_PER_FILE = 200_000
+_ROWS_PER_FILE = 100_000
 _PROPERTIES = {
     "delta.enableChangeDataFeed": "true",
     # Each append is a commit, and a checkpoint of the log costs more than some appends.
@@ -36,16 +35,6 @@ _PROPERTIES = {
 }
 _CONFLICT = "DELTA_CONCURRENT"
 _MERGE_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Snapshot:
-    """A table as its log has it; `number` is the lineage job's last one in it (0: none)."""
-
-    version: int
-    number: int
-    domain: str
-    columns: tuple[str, ...]
 
 
 class LineageTables:
@@ -58,6 +47,9 @@ class LineageTables:
         self._driver = uuid.uuid4().hex
         self._files = HadoopStore(spark, self._root)
         self._numbers: dict[str, int] = {}
+        """The last number of the lineage job in each table (0: none)."""
+        self._empty: set[str] = set()
+        """Tables that this object made and has not written to yet: who else did would fence it off."""
 
     def open(self) -> None:
         """Makes the tables that are missing; StateError when one that exists is another domain's or has other columns.
@@ -65,15 +57,24 @@ class LineageTables:
         From here on only this job may append: another one that does is found at the next append.
         """
         for name, table in TABLES.items():
-            if not DeltaTable.isDeltaTable(self._spark, self.path(name)):
+            if DeltaTable.isDeltaTable(self._spark, self.path(name)):
+                self._numbers[name] = self._last_number(name, table)
+            else:
                 self._create(name, table)
-            found = self._snapshot(name)
-            if found.domain != self._domain or found.columns != table.names:
-                raise StateError(
-                    f"the table {self.path(name)} has domain {found.domain} and the columns {', '.join(found.columns)}",
-                    remedy=f"Give each domain a root of its own (--tables); this is domain {self._domain}",
-                )
-            self._numbers[name] = found.number
+                self._numbers[name] = 0
+                self._empty.add(name)
+
+    def _last_number(self, name: str, table: Table) -> int:
+        snapshot = self._snapshot(name)
+        metadata, numbers = snapshot.metadata(), snapshot.transactions()
+        properties, columns = metadata.configuration(), tuple(metadata.schema().fieldNames())
+        domain = str(properties.apply(_DOMAIN)) if properties.contains(_DOMAIN) else "(none)"
+        if domain != self._domain or columns != table.names:
+            raise StateError(
+                f"the table {self.path(name)} has domain {domain} and the columns {', '.join(columns)}",
+                remedy=f"Give each domain a root of its own (--tables); this is domain {self._domain}",
+            )
+        return int(numbers.apply(APP_ID)) if numbers.contains(APP_ID) else 0
 
     def _create(self, name: str, table: Table) -> None:
         builder = DeltaTable.createIfNotExists(self._spark).location(self.path(name)).comment(table.comment)
@@ -101,20 +102,25 @@ class LineageTables:
         chains = self._by("batches", ("stamps_partition",), chain)
         deliveries = self._by("deliveries", ("subscriber", "nonce"), "max(delivery_index) as last")
         receipts = self._by("deliveries", ("receipts_partition",), "max(receipts_offset) + 1 as next")
-        answers = _only(self.frame("subscriptions").selectExpr("max(g) as g", "max(grants_offset) + 1 as next"))
+        answers = self._by("subscriptions", (), "max(g) as g", "max(grants_offset) + 1 as next")
+        answered = answers[0].asDict() if answers else {}
         return Marks(
             chains={row["stamps_partition"]: ChainEnd(**row["last"].asDict()) for row in chains},
             deliveries={(row["subscriber"], row["nonce"]): row["last"] for row in deliveries},
-            answered_g=answers["g"] or 0,
-            grants_offset=answers["next"] or 0,
+            answered_g=answered.get("g") or 0,
+            grants_offset=answered.get("next") or 0,
             receipts_offsets={row["receipts_partition"]: row["next"] for row in receipts},
         )
 
-    def _by(self, name: str, keys: tuple[str, ...], aggregate: str) -> list[Row]:
-        return self.frame(name).groupBy(*keys).agg(F.expr(aggregate)).collect()
+    def _by(self, name: str, keys: tuple[str, ...], *aggregates: str) -> list[Row]:
+        if name in self._empty:
+            return []
+        return self.frame(name).groupBy(*keys).agg(*map(F.expr, aggregates)).collect()
 
     def orphans(self) -> pa.Table:
         """The events whose batch is not in `batches`: what a crash left between the two tables."""
+        if "events" in self._empty:
+            return SCHEMAS["events"].empty_table()
         batches = self.frame("batches")
         last = batches.groupBy("stamps_partition").agg(F.max("batch").alias("last"), F.max("partitions").alias("all"))
         known = _only(last.selectExpr("count(*) = max(all) as every", "min(last) as least"))
@@ -127,13 +133,15 @@ class LineageTables:
 
     def rows(self, name: str, condition: str) -> pa.Table:
         """The rows of a table for which an SQL condition holds."""
+        if name in self._empty:
+            return SCHEMAS[name].empty_table()
         return self.frame(name).where(condition).toArrow().cast(SCHEMAS[name])
 
     def append(self, name: str, rows: pa.Table) -> None:
         """Appends rows in one commit; StateError when another lineage job wrote to the table since it was opened."""
         if not len(rows):
             return
-        before = self._snapshot(name).version
+        before = self._version(name)
         number, mark = self._numbers[name] + 1, f"{APP_ID} {self._driver} {self._numbers[name] + 1}"
         writer = self._frame_of(rows).write.format("delta").mode("append").option("userMetadata", mark)
         try:
@@ -142,10 +150,11 @@ class LineageTables:
             if _CONFLICT not in str(error):
                 raise
             raise self._fenced(name) from None
-        after = self._snapshot(name).version
+        after = self._version(name)
         if not any(mark in commit for commit in self._commits(name, before, after)):
             raise self._fenced(name)
         self._numbers[name] = number
+        self._empty.discard(name)
 
     def _frame_of(self, rows: pa.Table) -> DataFrame:
         files = -(-len(rows) // _ROWS_PER_FILE)
@@ -157,19 +166,15 @@ class LineageTables:
             remedy="Run one lineage job for a domain; stop the other one before starting this one again",
         )
 
-    def _snapshot(self, name: str) -> "_Snapshot":
+    def _version(self, name: str) -> int:
+        return int(self._snapshot(name).version())
+
+    def _snapshot(self, name: str) -> Any:
+        """The table as its log has it now; what it says of rows or numbers costs Spark a job, its version nothing."""
         jvm: Any = self._spark._jvm
         log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(self._spark._jsparkSession, self.path(name))
         none = jvm.scala.Option.empty()
-        found = log.update(False, none, none)
-        numbers, metadata = found.transactions(), found.metadata()
-        properties = metadata.configuration()
-        return _Snapshot(
-            version=int(found.version()),
-            number=int(numbers.apply(APP_ID)) if numbers.contains(APP_ID) else 0,
-            domain=str(properties.apply(_DOMAIN)) if properties.contains(_DOMAIN) else "(none)",
-            columns=tuple(metadata.schema().fieldNames()),
-        )
+        return log.update(False, none, none)
 
     def _commits(self, name: str, after: int, through: int) -> Iterator[str]:
         """The log's entries after one version through another, newest first (Delta's protocol names the files)."""
@@ -186,6 +191,7 @@ class LineageTables:
         for attempt in range(_MERGE_ATTEMPTS):
             try:
                 self._merge_groups(changed)
+                self._empty.discard("sequencing_groups")
                 return
             except PySparkException as error:  # a compaction came in between
                 if _CONFLICT not in str(error) or attempt == _MERGE_ATTEMPTS - 1:
@@ -211,9 +217,7 @@ def compact(spark: SparkSession, root: str, retention_days: float) -> Iterator[t
     for name in TABLES:
         path = f"{root.rstrip('/')}/{name}"
         if not DeltaTable.isDeltaTable(spark, path):
-            raise StateError(
-                f"there is no lineage table at {path}", remedy="Give the root that the lineage job writes to"
-            )
+            raise absent(path)
         keep = f"'delta.deletedFileRetentionDuration' = '{interval}', 'delta.logRetentionDuration' = '{interval}'"
         spark.sql(f"alter table delta.`{path}` set tblproperties ({keep})")
         table = DeltaTable.forPath(spark, path)
@@ -222,6 +226,11 @@ def compact(spark: SparkSession, root: str, retention_days: float) -> Iterator[t
             table.optimize().executeCompaction()
         table.vacuum(hours)
         yield name, before, _files(table)
+
+
+def absent(path: str) -> StateError:
+    """What to say where there should be a table, or tables."""
+    return StateError(f"there is no lineage table at {path}", remedy="Give the root that the lineage job writes to")
 
 
 def _files(table: DeltaTable) -> int:
