@@ -5,7 +5,9 @@ from pyspark.daemon import manager
 
 import totalorder.streaming.processor  # noqa: F401
 from totalorder.sequencer import kernel
+from totalorder.streaming import stateful_frames
 
 if __name__ == "__main__":
     kernel.warm()
+    stateful_frames.install()
     manager()

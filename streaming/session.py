@@ -171,9 +171,8 @@ def query_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.stopTimeout": str(STOP_TIMEOUT_MS),
         "spark.sql.session.timeZone": "UTC",
-        # The batch's time stands as a constant in generated code, so that each batch would compile its own.
+        # Whole stages would be generated, and compiled, anew for each batch.
         "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         # Each batch's plan is described for the UI, at the length that this says.
         "spark.sql.ui.explainMode": "simple",
     }

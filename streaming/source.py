@@ -69,12 +69,20 @@ def project(records: DataFrame, settings: Settings) -> DataFrame:
         F.unix_millis("timestamp").alias("timestamp_ms"),
         F.coalesce(F.crc32("value"), F.lit(0)).alias("crc"),
         F.coalesce(request, F.lit(b"")).alias("control"),
-        # The batch's own time: from the write-ahead log, and the same when the batch runs again.
-        F.unix_millis(F.current_timestamp()).alias("time_ms"),
+        F.unix_millis(_batch_time()).alias("time_ms"),
     ]
     if settings.topic_by != "topic":
         columns.append(F.coalesce(F.when(~control, _named(settings.topic_by)), F.lit("")).alias("topic"))
     return records.select(*columns)
+
+
+def _batch_time() -> Column:
+    """The batch's own time: from the write-ahead log, and the same when the batch runs again.
+
+    Spark writes it into each batch's code as a constant, which would then be compiled for each batch. The function
+    around it is interpreted, so that the code stays the same.
+    """
+    return F.get(F.transform(F.array(F.current_timestamp()), lambda time: time), F.lit(0))
 
 
 def _named(topic_by: str) -> Column:
