@@ -19,7 +19,8 @@ Key = tuple[Any, ...]
 
 def install() -> None:
     """Gives this process's workers the whole frames."""
-    TransformWithStateInPandasSerializer.load_stream = load_stream
+    serializer: Any = TransformWithStateInPandasSerializer
+    serializer.load_stream = load_stream
 
 
 def load_stream(self: Any, stream: Any) -> Iterator[tuple[Mode, Key | None, Iterator[tuple[Key, pd.DataFrame]] | None]]:
