@@ -1,0 +1,116 @@
+"""One local broker and one Spark session, with the queries that benchmarks compare; all of it is gone at the end."""
+
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+from pyspark.sql import SparkSession, functions as F  # noqa: N812
+from pyspark.sql.streaming.query import StreamingQuery
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.config import Settings, make_settings
+from totalorder.sequencer.control import Subscribe, encode_request
+from totalorder.streaming import session, source
+from totalorder.streaming.preflight import own_topics
+from totalorder.streaming.query import sink_options
+from totalorder.streaming.runner import Sequencer
+from totalorder.streaming.service import configure_logging
+from totalorder.streaming.topics import Topics
+
+COPIES = "copy."
+"""Prefix of the topics that a copying query writes to."""
+_SEND_S = 30
+
+
+class Cluster:
+    """A context manager. `spark` is started with `settings`, such as the master, and serves every query in turn: so
+    all of them have the same Java, and one that runs later profits from what it compiled as much as another.
+    """
+
+    spark: SparkSession
+
+    def __init__(self, topics: Sequence[str], **settings: object) -> None:
+        self.topics = tuple(topics)
+        self._given = settings
+        self._left = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            configure_logging("console")
+            structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+            self.folder = Path(tempfile.mkdtemp(prefix="totalorder-bench-"))
+            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            # Executors of a local cluster: where they log, and the address that they listen at.
+            os.environ.update(SPARK_WORKER_DIR=str(self.folder / "work"), SPARK_LOCAL_IP="127.0.0.1")
+            self.servers = stack.enter_context(LocalBroker()).bootstrap_servers
+            self._make_topics()
+            self.spark = session.start_session(self.settings("session"))
+            stack.callback(session.stop_session, self.spark)
+            self._left = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left.close()
+
+    def _make_topics(self) -> None:
+        names = [*self.topics, *(COPIES + topic for topic in self.topics)]
+        with kafka_clients.admin(self.servers) as admin:
+            admin.create_topics({name: {"num_partitions": 1} for name in names})
+            admin.wait_for_topics(names)
+
+    def settings(self, domain: str, **more: object) -> Settings:
+        """Settings of a domain of its own over the topics."""
+        own = {"domain": domain, "bootstrap_servers": self.servers, "checkpoint_dir": str(self.folder / domain)}
+        return make_settings(**{"topics": self.topics, **self._given, **more, **own})
+
+    def subscribe(self, settings: Settings, subscriptions: Sequence[Sequence[str]]) -> None:
+        """Makes the domain's own topics, and asks for subscriptions before its job has ever run."""
+        topics = Topics(settings)
+        topics.create(own_topics(settings))
+        topics.close()
+        with kafka_clients.producer(self.servers) as producer:
+            for number, names in enumerate(subscriptions):
+                request = Subscribe(
+                    id=f"s{number}", generation=1, nonce="n", topics=tuple(names), lease_s=0, stamps_ends={}
+                )
+                producer.send(settings.own_topics.control, value=encode_request(request))
+            producer.flush(_SEND_S)
+
+    @contextmanager
+    def sequencing(self, settings: Settings) -> Iterator[StreamingQuery]:
+        """The query of the sequencer job, while it runs."""
+        with Sequencer(settings, spark=self.spark):
+            (query,) = self.spark.streams.active
+            yield query
+
+    @contextmanager
+    def copying(self, settings: Settings) -> Iterator[StreamingQuery]:
+        """A query that copies the events with their keys and values, topic by topic, and does nothing else.
+
+        It reads, checkpoints and is compiled as the job is; its sink has Kafka's own settings but for `linger.ms`.
+        """
+        session.apply(self.spark, session.query_conf(settings))
+        options = source.reader_options(settings, settings.topics)
+        events = source.read(self.spark, options | {"startingOffsets": settings.starting_offsets})
+        copies = events.select(F.concat(F.lit(COPIES), "topic").alias("topic"), "key", "value")
+        written = sink_options(settings) | {"kafka.compression.type": "none"}
+        query = (
+            copies.writeStream.format("kafka")
+            .options(**written)
+            .option("checkpointLocation", str(self.folder / settings.domain / "query"))
+            .start()
+        )
+        try:
+            yield query
+        finally:
+            query.stop()

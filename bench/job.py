@@ -1,0 +1,275 @@
+"""`totalorder bench job`: the sequencer job against a Spark query that only copies the same topics.
+
+Both run in one Spark session by turns, with its settings, its Java and its file system, against one local broker.
+"""
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pyspark.sql.streaming.query import StreamingQuery
+
+from totalorder.bench.cluster import COPIES, Cluster
+from totalorder.bench.job_load import (
+    Floats,
+    Receiver,
+    Worker,
+    fill,
+    publish_paced,
+    receive_copies,
+    receive_ordered,
+)
+from totalorder.bench.job_progress import (
+    PARTS,
+    WHOLE,
+    BatchTime,
+    BatchTimes,
+    events_per_s,
+    parts_ms,
+    stages_and_tasks,
+    state_bytes,
+    whole_batches,
+)
+from totalorder.bench.outcome import Outcome, Request, Say, Size, Table
+from totalorder.config import Settings
+from totalorder.errors import Error
+
+TOPICS = ("a", "b", "c", "d")
+KINDS = ("copy", "job")
+SLOWEST = 200
+"""Events a second of the phase that the heads of the results are about."""
+_BACKLOG_TIMEOUT_S = 400.0
+_ARRIVAL_TIMEOUT_S = 60.0
+_LOOK_S = 0.5
+_COLUMNS = (("copy_", "ms"), ("", "ms"), ("", "ratio"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is done. A phase publishes for `phase_s` seconds at each of `rates`, after `warm_up_s` at the first."""
+
+    events: int
+    batch: int
+    rounds: int
+    rates: tuple[int, ...]
+    warm_up_s: float
+    phase_s: float
+
+    @classmethod
+    def of(cls, size: Size) -> "Plan":
+        return size.pick(
+            smoke=cls(events=4_000, batch=1_000, rounds=1, rates=(SLOWEST,), warm_up_s=1, phase_s=2),
+            quick=cls(events=200_000, batch=50_000, rounds=1, rates=(SLOWEST,), warm_up_s=10, phase_s=12),
+            full=cls(events=500_000, batch=100_000, rounds=2, rates=(SLOWEST, 1_000, 5_000), warm_up_s=12, phase_s=20),
+        )
+
+
+@dataclass
+class Measured:
+    """What was seen of one kind of query, all rounds together; delays in seconds, by rate."""
+
+    backlog: list[BatchTime] = field(default_factory=list)
+    small: list[BatchTime] = field(default_factory=list)
+    delays: dict[int, list[Floats]] = field(default_factory=dict)
+    stages: int = 0
+    tasks: int = 0
+    state_bytes: int = 0
+
+
+def run(request: Request) -> Outcome:
+    """Throughput first, which also warms Java up, then the delays."""
+    plan = Plan.of(request.size)
+    measured = {kind: Measured() for kind in KINDS}
+    request.say("Starting a broker and Spark")
+    with Cluster(TOPICS, max_events_per_batch=plan.batch) as cluster:
+        _backlogs(cluster, plan, measured, request.say)
+        for number in range(plan.rounds):
+            for kind in KINDS:
+                _Delays(cluster, plan, measured[kind], request.say).run(kind, number)
+    data = summary(measured)
+    return Outcome(data=data, tables=tables(data))
+
+
+# --- throughput -------------------------------------------------------------------------------------------------------
+
+
+def _backlogs(cluster: Cluster, plan: Plan, measured: Mapping[str, Measured], say: Say) -> None:
+    say(f"Publishing a backlog of {plan.events} events")
+    fill(cluster.servers, TOPICS, [None] * plan.events)
+    for number in range(plan.rounds):
+        for kind in KINDS:
+            settings = cluster.settings(f"backlog-{kind}-{number}")
+            if kind == "job":
+                cluster.subscribe(settings, [TOPICS])
+            with _running(cluster, kind, settings) as query:
+                batches = BatchTimes(query).until_read(plan.events, _BACKLOG_TIMEOUT_S)
+            counted = whole_batches(batches)
+            measured[kind].backlog += counted
+            say(f"Backlog, round {number + 1}, {kind}: {events_per_s(counted):,.0f} events/s")
+
+
+@contextmanager
+def _running(cluster: Cluster, kind: str, settings: Settings) -> Iterator[StreamingQuery]:
+    with (cluster.sequencing if kind == "job" else cluster.copying)(settings) as query:
+        yield query
+
+
+# --- delays -----------------------------------------------------------------------------------------------------------
+
+
+class _Delays:
+    """One kind's turn: its query, a receiver, and a publisher for each rate."""
+
+    def __init__(self, cluster: Cluster, plan: Plan, measured: Measured, say: Say) -> None:
+        self._cluster = cluster
+        self._plan = plan
+        self._measured = measured
+        self._say = say
+
+    def run(self, kind: str, number: int) -> None:
+        """Starts everything, publishes, and notes the delays once all has arrived."""
+        cluster, plan = self._cluster, self._plan
+        settings = cluster.settings(f"delay-{kind}-{number}", starting_offsets="latest")
+        with _running(cluster, kind, settings) as query, self._receiver(kind, settings.domain) as receiver:
+            times = BatchTimes(query)
+            sent = self._publish(times, plan.rates[0], plan.warm_up_s)[1]
+            skipped = len(times.look())
+            phases = {}
+            for rate in plan.rates:
+                began, count = self._publish(times, rate, plan.phase_s)
+                sent += count
+                phases[rate] = (began, count)
+                if rate == plan.rates[0]:
+                    self._measured.small += times.look()[skipped:]
+                    self._measured.stages, self._measured.tasks = stages_and_tasks(cluster.spark, query)
+            rows = receiver.all_of(sent, _ARRIVAL_TIMEOUT_S)
+            if kind == "job":
+                self._measured.state_bytes = state_bytes(cluster.folder / settings.domain)
+        self._note(kind, number, phases, rows)
+
+    def _receiver(self, kind: str, domain: str) -> Receiver:
+        if kind == "job":
+            return Receiver(receive_ordered, self._cluster.servers, TOPICS, domain)
+        return Receiver(receive_copies, self._cluster.servers, [COPIES + topic for topic in TOPICS])
+
+    def _publish(self, times: BatchTimes, rate: int, seconds: float) -> tuple[float, int]:
+        """When it began, and how many events it published."""
+        began = time.time()
+        with Worker(publish_paced, self._cluster.servers, TOPICS, rate, seconds) as publisher:
+            while not publisher.ended(_LOOK_S):
+                times.look()
+                if time.time() - began > 3 * seconds + _ARRIVAL_TIMEOUT_S:
+                    raise Error(f"publishing {rate} events/s cannot keep up", remedy="The machine is too busy")
+        return began, round(rate * seconds)
+
+    def _note(self, kind: str, number: int, phases: Mapping[int, tuple[float, int]], rows: Floats) -> None:
+        ends = [*(began for began, _ in phases.values()), math.inf][1:]
+        for (rate, (began, count)), end in zip(phases.items(), ends, strict=True):
+            delays = delays_between(rows, began, end)
+            if len(delays) != count:
+                raise Error(
+                    f"{len(delays)} of {count} events came through the {kind} at {rate} events/s",
+                    remedy=f"It had {_ARRIVAL_TIMEOUT_S:g} s to catch up: this machine is too slow for the rate",
+                )
+            self._measured.delays.setdefault(rate, []).append(delays)
+            p50, p99 = percentiles_ms([delays])
+            self._say(f"Round {number + 1}, {kind} at {rate} events/s: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+
+
+def delays_between(rows: Floats, began: float, end: float) -> Floats:
+    """Delays of the events (sent, received) that were sent in [began, end)."""
+    sent = rows[:, 0]
+    found: Floats = (rows[:, 1] - sent)[(sent >= began) & (sent < end)]
+    return found
+
+
+def percentiles_ms(delays: Sequence[Floats]) -> tuple[float, float]:
+    """Median and 99th percentile of all of them together, in milliseconds."""
+    p50, p99 = np.percentile(np.concatenate(delays), (50, 99)) * 1_000
+    return float(p50), float(p99)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def summary(measured: Mapping[str, Measured]) -> dict[str, Any]:
+    """The JSON of the benchmark."""
+    copy, job = measured["copy"], measured["job"]
+    speeds = {kind: events_per_s(each.backlog) for kind, each in measured.items()}
+    rates = {str(rate): _compared(copy.delays[rate], delays) for rate, delays in job.delays.items()}
+    phases = {
+        f"{kind}_{name}": parts_ms(batches)
+        for name in ("small", "backlog")
+        for kind, each in measured.items()
+        if (batches := getattr(each, name))
+    }
+    plans = {kind: {"stages": each.stages, "tasks": each.tasks} for kind, each in measured.items()}
+    return {
+        "throughput_ratio": speeds["job"] / speeds["copy"],
+        "events_per_s": speeds["job"],
+        "copy_events_per_s": speeds["copy"],
+        **rates[str(SLOWEST)],
+        "rates": rates,
+        "phases": phases,
+        "plans": plans,
+        "state_bytes": job.state_bytes,
+    }
+
+
+def _compared(copy: Sequence[Floats], job: Sequence[Floats]) -> dict[str, float]:
+    (copy_p50, copy_p99), (p50, p99) = percentiles_ms(copy), percentiles_ms(job)
+    return {
+        "p50_ratio": p50 / copy_p50,
+        "p99_ratio": p99 / copy_p99,
+        "p50_ms": p50,
+        "p99_ms": p99,
+        "copy_p50_ms": copy_p50,
+        "copy_p99_ms": copy_p99,
+    }
+
+
+def tables(data: Mapping[str, Any]) -> list[Table]:
+    """The same for a person."""
+    speeds = [f"{data[key]:,.0f}" for key in ("copy_events_per_s", "events_per_s")]
+    plans = [[what, *(str(data["plans"][kind][what]) for kind in KINDS), "", ""] for what in ("stages", "tasks")]
+    return [
+        Table(
+            title="Backlog of 200-byte events, events/s",
+            columns=("", "copy", "job", "ratio"),
+            rows=[("events/s", *speeds, f"{data['throughput_ratio']:.2f}")],
+        ),
+        Table(
+            title="Published to received, ms",
+            columns=("events/s", "p50 copy", "p50 job", "ratio", "p99 copy", "p99 job", "ratio"),
+            rows=[_delay_row(rate, figures) for rate, figures in data["rates"].items()],
+        ),
+        Table(
+            title=f"Where a batch's time goes, median ms (small: at {SLOWEST} events/s)",
+            columns=("", "small copy", "small job", "backlog copy", "backlog job"),
+            rows=[
+                *([part, *_cells(data["phases"], part)] for part in (WHOLE, *PARTS, "rest")),
+                *plans,
+                ["state bytes written", "0", str(data["state_bytes"]), "", ""],
+            ],
+        ),
+    ]
+
+
+def _cells(phases: Mapping[str, Mapping[str, float]], part: str) -> list[str]:
+    columns = [f"{kind}_{name}" for name in ("small", "backlog") for kind in KINDS]
+    return [f"{phases[column][part]:.0f}" for column in columns]
+
+
+def _delay_row(rate: str, figures: Mapping[str, float]) -> list[str]:
+    cells = []
+    for part in ("p50", "p99"):
+        cells += [
+            f"{figures[f'copy_{part}_ms']:.0f}",
+            f"{figures[f'{part}_ms']:.0f}",
+            f"{figures[f'{part}_ratio']:.1f}",
+        ]
+    return [rate, *cells]

@@ -1,0 +1,199 @@
+"""What publishes to the compared jobs, and what receives from them: each a process, so that none waits for another's
+interpreter."""
+
+import multiprocessing
+import random
+import signal
+import struct
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from totalorder import kafka_clients
+from totalorder.errors import EnvironmentProblem, Error
+from totalorder.subscriber import Subscriber
+
+Floats = npt.NDArray[np.float64]
+VALUE_BYTES = 200
+READY_TIMEOUT_S = 120.0
+_SENT = struct.Struct("<d")
+BACKLOG_RATE = 5_000
+"""Events a second that a backlog seems to have been published at: topics alternate in π as they do live."""
+_POLL_S = 0.05
+_END_S = 30.0
+_BACKLOG_S = 300.0
+_PROCESSES = multiprocessing.get_context("spawn")
+
+
+class Worker:
+    """A process that does one thing; killed at the end of the block, if it still runs."""
+
+    def __init__(self, work: Callable[..., None], *arguments: object) -> None:
+        self.pipe, theirs = _PROCESSES.Pipe()
+        self._process = _PROCESSES.Process(target=_work, args=(theirs, work, arguments), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def hear(self, what: str, timeout_s: float) -> Any:
+        """What it says next; Error when it ends without a word, or says nothing in time."""
+        try:
+            if self.pipe.poll(timeout_s):
+                return self.pipe.recv()
+        except EOFError:
+            raise Error(f"the process that was to {what} has ended", remedy="Its own words are above") from None
+        raise Error(f"the process that was to {what} took more than {timeout_s:g} s")
+
+    def ended(self, within_s: float) -> bool:
+        """Whether it ends within the time; Error when it failed."""
+        self._process.join(within_s)
+        if self._process.exitcode:
+            raise Error(f"a process that publishes failed (code {self._process.exitcode})", remedy="See above")
+        return self._process.exitcode is not None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.join()
+        self.pipe.close()
+
+
+def _work(pipe: Connection, work: Callable[..., None], arguments: Sequence[object]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which then kills this process
+    work(pipe, *arguments)
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+def publish_backlog(_: Connection, servers: str, topics: Sequence[str], keys: Sequence[str | None]) -> None:
+    """An event for each key, in turn to the topics, with times as if they had been published at an even rate."""
+    producer, padding = _producer(servers), _padding()
+    began_ms = round(time.time() * 1_000) - len(keys) * 1_000 // BACKLOG_RATE
+    for number, key in enumerate(keys):
+        value = _SENT.pack(0.0) + padding[number % len(padding)]
+        _send(producer, topics[number % len(topics)], value, began_ms + number * 1_000 // BACKLOG_RATE, key)
+    _flush(producer)
+
+
+def publish_paced(_: Connection, servers: str, topics: Sequence[str], rate: int, seconds: float) -> None:
+    """Events at an even rate, in turn to the topics; each begins with the time at which it was sent."""
+    producer, padding = _producer(servers), _padding()
+    began = time.time()
+    for number in range(round(rate * seconds)):
+        pause_s = began + number / rate - time.time()
+        if pause_s > 0:
+            producer.poll(0)
+            time.sleep(pause_s)
+        _send(producer, topics[number % len(topics)], _SENT.pack(time.time()) + padding[number % len(padding)], 0)
+    _flush(producer)
+
+
+def _padding() -> list[bytes]:
+    """Bytes that no compression shortens, for so many values that a batch does not repeat them often."""
+    source = random.Random(1)
+    return [source.randbytes(VALUE_BYTES - _SENT.size) for _ in range(4_096)]
+
+
+def _producer(servers: str) -> Any:
+    try:
+        from confluent_kafka import Producer
+    except ImportError:
+        raise EnvironmentProblem(
+            "confluent-kafka is not installed, and no other producer is fast enough here",
+            remedy="pip install 'totalorder[fast]'",
+        ) from None
+    return Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 1_000_000})
+
+
+def _send(producer: Any, topic: str, value: bytes, timestamp_ms: int, key: str | None = None) -> None:
+    while True:
+        try:
+            producer.produce(topic, value=value, key=key, partition=0, timestamp=timestamp_ms)
+            return
+        except BufferError:
+            producer.poll(_POLL_S)
+
+
+def fill(servers: str, topics: Sequence[str], keys: Sequence[str | None]) -> None:
+    """Runs `publish_backlog` to its end."""
+    with Worker(publish_backlog, servers, topics, keys) as publisher:
+        if not publisher.ended(_BACKLOG_S):
+            raise Error(f"publishing a backlog took more than {_BACKLOG_S:g} s", remedy="Look at the broker's machine")
+
+
+def _flush(producer: Any) -> None:
+    if left := producer.flush(_END_S):
+        raise Error(f"the broker did not take {left} events within {_END_S:g} s")
+
+
+# --- receiving --------------------------------------------------------------------------------------------------------
+
+
+class Receiver(Worker):
+    """A process that notes when each event came; made when it is ready."""
+
+    def __init__(self, work: Callable[..., None], *arguments: object) -> None:
+        super().__init__(work, *arguments)
+        try:
+            self.hear("receive", READY_TIMEOUT_S)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def all_of(self, expected: int, timeout_s: float) -> Floats:
+        """A row (sent, received) of each event, in seconds, as soon as there are so many or the time is over."""
+        self.pipe.send((expected, timeout_s))
+        rows: Floats = self.hear("receive", timeout_s + _END_S)
+        return rows
+
+
+def receive_copies(pipe: Connection, servers: str, topics: Sequence[str]) -> None:
+    """Reads what a copying job wrote, as fast as a plain consumer can."""
+    from kafka import TopicPartition
+
+    consumer = kafka_clients.consumer(servers, fetch_max_wait_ms=5)
+    sources = [TopicPartition(topic, 0) for topic in topics]
+    consumer.assign(sources)
+    consumer.seek_to_end(*sources)
+    for source in sources:
+        consumer.position(source)
+
+    def values() -> list[bytes]:
+        return [record.value for records in consumer.poll(_POLL_S * 1_000).values() for record in records]
+
+    _note(pipe, values)
+
+
+def receive_ordered(pipe: Connection, servers: str, topics: Sequence[str], domain: str) -> None:
+    """A subscriber of all topics, with receipts."""
+    with Subscriber(topics, id="bench", domain=domain, bootstrap_servers=servers, start_timeout_s=90) as subscriber:
+
+        def values() -> list[bytes]:
+            event = subscriber.poll(_POLL_S)
+            return [event.value] if event is not None and event.value is not None else []
+
+        _note(pipe, values)
+
+
+def _note(pipe: Connection, values: Callable[[], list[bytes]]) -> None:
+    """Notes when each value comes, until the other side asks and has as many as it expects."""
+    pipe.send("ready")
+    rows: list[tuple[float, float]] = []
+    expected, deadline = None, float("inf")
+    while expected is None or (len(rows) < expected and time.monotonic() < deadline):
+        found = values()
+        now = time.time()
+        rows.extend((_SENT.unpack_from(value)[0], now) for value in found)
+        if expected is None and pipe.poll():
+            expected, timeout_s = pipe.recv()
+            deadline = time.monotonic() + timeout_s
+    pipe.send(np.array(rows).reshape(-1, 2))
