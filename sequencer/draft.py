@@ -26,6 +26,8 @@ class _Copies:
     partition_of: list[int]
     subscriptions: dict[str, Subscription]
     counts: dict[int, Mapping[int, int]]
+    rows: dict[int, dict[int, int]]
+    """The rows of `counts` that are copies, each made at its first change."""
 
 
 class Draft:
@@ -96,9 +98,13 @@ class Draft:
     def regroup(self, former: tuple[int, ...], topics: tuple[int, ...]) -> GroupChange:
         """Moves the sequencing groups of the shard's topics as one subscription's set changes."""
         own = self._own()
+        touched = [topic for topic in {*former, *topics} if self.owns(topic)]
+        for topic in touched:
+            if topic not in own.rows:
+                own.rows[topic] = dict(own.counts.get(topic, {}))
         changed = groups.change(
-            self.counts,
-            own=[topic for topic in {*former, *topics} if self.owns(topic)],
+            own.rows,
+            own=touched,
             former=frozenset(former),
             topics=frozenset(topics),
             min_subscriptions=self.config.min_subscriptions,
@@ -142,6 +148,7 @@ class Draft:
                 partition_of=list(self.partition_of),
                 subscriptions=dict(self.subscriptions),
                 counts=dict(self.counts),
+                rows={},
             )
             self.topics, self.topic_ids, self.partition_of = own.topics, own.topic_ids, own.partition_of
             self.subscriptions, self.counts, self._members = own.subscriptions, own.counts, dict(self._members)

@@ -15,13 +15,14 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 Counts = Mapping[int, Mapping[int, int]]
+_NOBODY: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
 class GroupChange:
     """What one subscription change did to the sequencing groups of this shard's topics.
 
-    `counts` holds the new rows of the topics touched (an empty row removes the topic); `owed` the entries that each
+    `counts` holds the rows of the topics touched (an empty row removes the topic); `owed` the entries that each
     topic's next event must write; `shrunk` the topics that lost a member, whose next event is a keyframe; `opened` the
     topics that the subscription gained, where m = 2.
     """
@@ -33,36 +34,57 @@ class GroupChange:
 
 
 def change(
-    counts: Counts, *, own: Iterable[int], former: frozenset[int], topics: frozenset[int], min_subscriptions: int
+    counts: Mapping[int, dict[int, int]],
+    *,
+    own: Iterable[int],
+    former: frozenset[int],
+    topics: frozenset[int],
+    min_subscriptions: int,
 ) -> GroupChange:
-    """Replaces one subscription's set `former` by `topics` at one position; `own` are the shard's topics of both."""
+    """Replaces one subscription's set `former` by `topics` at one position; `own` are the shard's topics of both.
+
+    Changes the rows in place: to copy a popular topic's for each subscription would cost more than all the rest.
+    """
     rows: dict[int, dict[int, int]] = {}
     owed: dict[int, frozenset[int]] = {}
     shrunk, opened = set(), set()
     for topic in own:
-        before = former - {topic} if topic in former else frozenset()
-        after = topics - {topic} if topic in topics else frozenset()
-        row = dict(counts.get(topic, {}))
-        joined, left = set(), set()
-        for peer in after - before:
-            row[peer] = row.get(peer, 0) + 1
-            if row[peer] == min_subscriptions:
-                joined.add(peer)
-        for peer in before - after:
-            row[peer] -= 1
-            if row[peer] == min_subscriptions - 1:
-                left.add(peer)
-            if row[peer] == 0:
-                del row[peer]
+        before = former - {topic} if topic in former else _NOBODY
+        after = topics - {topic} if topic in topics else _NOBODY
+        row = counts.get(topic, {})
+        joined = _raise(row, after - before, min_subscriptions)
+        left = _lower(row, before - after, min_subscriptions)
         if before != after:
             rows[topic] = row
         if joined or left:
-            owed[topic] = frozenset(joined | left)
+            owed[topic] = frozenset((*joined, *left))
         if left:
             shrunk.add(topic)
         if min_subscriptions > 1 and topic in topics - former:
             opened.add(topic)
     return GroupChange(counts=rows, owed=owed, shrunk=frozenset(shrunk), opened=frozenset(opened))
+
+
+def _raise(row: dict[int, int], peers: Iterable[int], min_subscriptions: int) -> list[int]:
+    """Counts one subscription more with each peer; returns those that join the group by it."""
+    joined = []
+    for peer in peers:
+        row[peer] = count = row.get(peer, 0) + 1
+        if count == min_subscriptions:
+            joined.append(peer)
+    return joined
+
+
+def _lower(row: dict[int, int], peers: Iterable[int], min_subscriptions: int) -> list[int]:
+    """Counts one subscription less with each peer; returns those that leave the group by it."""
+    left = []
+    for peer in peers:
+        row[peer] = count = row[peer] - 1
+        if count == min_subscriptions - 1:
+            left.append(peer)
+        if count == 0:
+            del row[peer]
+    return left
 
 
 def members(row: Mapping[int, int], min_subscriptions: int) -> Ints:

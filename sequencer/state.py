@@ -6,6 +6,7 @@ Values are immutable by convention: a step makes new ones. The bytes carry a ver
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -189,18 +190,37 @@ def encode_cold(cold: Cold) -> bytes:
         "topics": cold.topics,
         "subscriptions": sorted([id_, *subscription] for id_, subscription in cold.subscriptions.items()),
     }
-    flat = [(topic, peer, count) for topic, row in sorted(cold.counts.items()) for peer, count in sorted(row.items())]
-    counts = np.array(flat, dtype=np.int64).reshape(-1)
-    return pack(_COLD_MAGIC, VERSION, header, {"counts": counts})
+    return pack(_COLD_MAGIC, VERSION, header, {"counts": _flat(cold.counts).reshape(-1)})
+
+
+def _flat(counts: Counts) -> Ints:
+    """A row (topic, peer, count) for each pair of topics, ascending."""
+    flat = np.empty((sum(map(len, counts.values())), 3), dtype=np.int64)
+    done = 0
+    for topic, row in sorted(counts.items()):
+        part = flat[done : done + len(row)]
+        peers = np.fromiter(row, dtype=np.int64, count=len(row))
+        order = np.argsort(peers)
+        part[:, 0], part[:, 1] = topic, peers[order]
+        part[:, 2] = np.fromiter(row.values(), dtype=np.int64, count=len(row))[order]
+        done += len(row)
+    return flat
+
+
+def _rows(flat: Ints) -> dict[int, dict[int, int]]:
+    """Undoes `_flat`."""
+    starts = np.flatnonzero(np.diff(flat[:, 0], prepend=-1)).tolist()
+    return {
+        int(flat[start, 0]): dict(zip(flat[start:end, 1].tolist(), flat[start:end, 2].tolist(), strict=True))
+        for start, end in pairwise([*starts, len(flat)])
+    }
 
 
 @lru_cache(maxsize=16)
 def decode_cold(data: bytes) -> Cold:
     """Reads `encode_cold`; remembers the last ones read, since they seldom change and are the larger part."""
     header, arrays = unpack(_COLD_MAGIC, VERSION, data, "cold state")
-    counts: dict[int, dict[int, int]] = {}
-    for topic, peer, count in arrays["counts"].reshape(-1, 3).tolist():
-        counts.setdefault(topic, {})[peer] = count
+    counts = _rows(arrays["counts"].reshape(-1, 3))
     subscriptions = {}
     for id_, generation, nonce, topics, lease_ms, expires_ms, g, lapsed in header["subscriptions"]:
         subscriptions[id_] = Subscription(generation, nonce, tuple(topics), lease_ms, expires_ms, g, lapsed)
