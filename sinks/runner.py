@@ -5,28 +5,31 @@ checkpoint lives no longer than the query (docs/adr/0007-lineage-tables.md).
 """
 
 import contextlib
-import signal
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from totalorder.errors import Error, StateError
+from totalorder.errors import Error, SettingsError, StateError
 from totalorder.sinks import source, tables
+from totalorder.sinks.decode import LogRecord
 from totalorder.sinks.session import start_delta_session
 from totalorder.sinks.settings import LineageSettings
+from totalorder.sinks.source import Backlog
 from totalorder.sinks.tables import LineageTables
 from totalorder.sinks.writer import LineageWriter, Written
+from totalorder.slow import when_long
 from totalorder.streaming.checkpoint import CheckpointLock
 from totalorder.streaming.failures import error_from
-from totalorder.streaming.service import configure_logging
+from totalorder.streaming.runner import explained
+from totalorder.streaming.service import configure_logging, listen
 from totalorder.streaming.session import stop_session
 from totalorder.streaming.topics import Topics
 
@@ -40,6 +43,9 @@ SPARK = {
     # Rows by the hundred thousand: full compilation, which the sequencer's small batches do without (ADR 6), pays here.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
     "spark.sql.shuffle.partitions": "2",
+    # Larger tables go to the tasks as Arrow; the default of 48 MB makes rows of them on the driver, which costs more
+    # than writing them.
+    "spark.sql.execution.arrow.localRelationThreshold": "64k",
     # The query's checkpoint is of no use after it: the tables say where to go on.
     "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
     "spark.sql.ui.explainMode": "simple",
@@ -68,6 +74,8 @@ class Lineage:
         self._stopping = threading.Event()
         self._writing = threading.Lock()
         self._failure: Error | None = None
+        self._backlog: Backlog | None = None
+        self._ended = False
         self._query: StreamingQuery | None = None
         self._ends = contextlib.ExitStack()
 
@@ -85,7 +93,7 @@ class Lineage:
         except BaseException as error:
             self.stop()
             if isinstance(error, Exception):
-                raise _explained(error) from error
+                raise explained(error, "the lineage job") from error
             raise
 
     def _start(self) -> None:
@@ -96,23 +104,28 @@ class Lineage:
         own = settings.of_sequencer().own_topics
         facts = topics.facts((own.stamps, own.grants, own.receipts))
         source.check_present(settings.domain, facts)
-        spark = self._given_spark or _session(settings, fd)
-        if self._given_spark is None:
-            self._ends.callback(stop_session, spark)
+        spark = self._given_spark or self._session(fd)
         if self._stopping.is_set():
             return
+        self._log.info("opening the tables", tables=settings.root)
         written = LineageTables(spark, settings.root, settings.domain)
         written.open()
         self._writer = LineageWriter(
             settings.domain, written, lambda ranges: source.read_events(spark, settings, topics, ranges)
         )
         begin = source.starts(settings.domain, self._writer.marks, facts)
+        self._backlog = Backlog(begin, facts)
         trigger: dict[str, Any] = {"processingTime": f"{settings.interval_s} seconds"}
         if self._until_caught_up:
             trigger = {"availableNow": True}
         query = source.stream(spark, settings, begin).writeStream.foreachBatch(self._write).trigger(**trigger)
         self._query = query.start()
-        self._log.info(READY, tables=settings.root, begins=begin)
+        self._log.info(READY, tables=settings.root, begins=begin, left=self._backlog.total)
+
+    def _session(self, inherited_fd: int | None) -> SparkSession:
+        spark = _session(self.settings, inherited_fd)
+        self._ends.callback(stop_session, spark)
+        return spark
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the job has ended; False when it has not within `timeout_s`. Raises what made it fail."""
@@ -123,6 +136,8 @@ class Lineage:
             if self._stopping.wait(_POLL_S):
                 return True
         self._raise_failure()
+        # Once a stop is asked for, a query ends without writing.
+        self._ended = self._query is not None and not self._stopping.is_set()
         return True
 
     def request_stop(self) -> None:
@@ -138,7 +153,20 @@ class Lineage:
             with contextlib.suppress(PySparkException, Py4JError, OSError):
                 self._query.stop()
         self._ends.close()
-        self._log.info("lineage stopped", **vars(self.written))
+        if self._query is not None:
+            self._log.info("lineage stopped", **vars(self.written))
+
+    def check_caught_up(self) -> None:
+        """Says what was written; Error when it was stopped before all of that which was in Kafka at the start."""
+        backlog = self._backlog
+        if backlog is not None and (self._ended or not backlog.left):
+            self._log.info("caught up", **vars(self.written))
+            return
+        done = f"{backlog.left:,} of {backlog.total:,} records are still to be read" if backlog else "nothing was read"
+        raise Error(
+            f"the lineage in {self.settings.root} was stopped before it had caught up: {done}",
+            remedy="The tables are whole as they are: run it again, and it goes on from there",
+        )
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -156,23 +184,30 @@ class Lineage:
             try:
                 self._write_records(batch, number)
             except Exception as error:
-                self._failure = _explained(error)
+                self._failure = explained(error, "the lineage job")
                 raise
 
     def _write_records(self, batch: DataFrame, number: int) -> None:
         begun = time.monotonic()
-        own, written = self.settings.of_sequencer().own_topics, Written()
-        records = source.records(batch.toArrow())
+        records, backlog, written = source.records(batch.toArrow()), self._backlog, Written()
+        assert backlog is not None
+        facts = {"number": number, "records": sum(map(len, records.values()))}
+        with when_long(lambda: self._log.info("writing", **facts, left=backlog.left)):
+            self._write_tables(records, written)
+        self.written.add(written)
+        backlog.advance(records)
+        took_ms = round((time.monotonic() - begun) * 1000)
+        self._log.info("batch", **facts, left=backlog.left, **vars(written), took_ms=took_ms)
+
+    def _write_tables(self, records: Mapping[str, Sequence[LogRecord]], written: Written) -> None:
+        own = self.settings.of_sequencer().own_topics
         self._writer.write_stamps(records.get(own.stamps, ()), written)
         self._writer.write_answers(records.get(own.grants, ()), written)
         self._writer.write_receipts(records.get(own.receipts, ()), written)
-        self.written.add(written)
-        took_ms = round((time.monotonic() - begun) * 1000)
-        count = sum(map(len, records.values()))
-        self._log.info("batch", number=number, records=count, **vars(written), took_ms=took_ms)
 
 
 def _session(settings: LineageSettings, inherited_fd: int | None = None) -> SparkSession:
+    structlog.get_logger().info("starting spark", master=settings.master)
     return start_delta_session(
         f"totalorder lineage {settings.domain}",
         SPARK | settings.spark,
@@ -189,48 +224,37 @@ def _lock(directory: Path) -> CheckpointLock:
         raise StateError(
             f"another lineage job writes to {directory}", remedy="Stop that one first; one domain needs one lineage job"
         ) from error
-
-
-def _explained(error: Exception) -> Error:
-    """What went wrong, in totalorder's terms."""
-    if isinstance(error, Error):
-        return error
-    if isinstance(error, Py4JNetworkError | ConnectionError):
-        return Error(
-            "Spark's Java process has ended", remedy="Look at its log and at its memory; starting again is safe"
-        )
-    if isinstance(error, PySparkException | Py4JError):
-        return error_from(str(error))
-    return Error(f"the lineage job failed: {type(error).__name__}: {error}", remedy="Starting again is safe")
+    except OSError as error:
+        raise SettingsError(
+            f"tables cannot lie in {directory}: {error.strerror}",
+            remedy="Give a directory that can be made and written (--tables)",
+        ) from error
 
 
 def run_until_signal(settings: LineageSettings, *, until_caught_up: bool) -> None:
-    """Runs the job until SIGTERM or SIGINT, or until it has caught up if that is all; raises what made it fail."""
+    """Runs the job until SIGTERM or SIGINT, or until it has caught up; raises what made it fail.
+
+    With `until_caught_up`, Error when a signal came before.
+    """
     configure_logging(settings.log_format)
     lineage = Lineage(settings, until_caught_up=until_caught_up)
-
-    def stop(number: int, _frame: FrameType | None) -> None:
-        structlog.get_logger().info("stopping", signal=signal.Signals(number).name)
-        lineage.request_stop()
-
-    def listen() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-
-    listen()
+    listen(lineage.request_stop)
     with lineage:
-        listen()  # pyspark has put a handler of its own in the place of SIGINT's
         lineage.wait()
+    if until_caught_up:
+        lineage.check_caught_up()
 
 
 def run_compaction(settings: LineageSettings) -> None:
     """Compacts the tables of the settings' root, with a log line for each."""
     configure_logging(settings.log_format)
+    if settings.is_local and not Path(settings.root).is_dir():
+        raise tables.absent(settings.root)
     spark = _session(settings)
     try:
         for name, before, after in tables.compact(spark, settings.root, settings.retention_days):
             structlog.get_logger().info("compacted", table=name, files=after, files_before=before)
     except PySparkException as error:
-        raise _explained(error) from error
+        raise explained(error, "the lineage job") from error
     finally:
         stop_session(spark)

@@ -1,5 +1,7 @@
 """Spark sessions that can read and write Delta tables."""
 
+import signal
+import threading
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -39,4 +41,8 @@ def start_delta_session(
     conf = {"spark.app.name": app_name} | delta_conf() | dict(spark)
     # Of the sequencer's settings a session takes none but these; topics have to have some value.
     settings = make_settings(topic_pattern="none", checkpoint_dir=root, master=master, spark=conf)
-    return start_session(settings, inherited_fd=inherited_fd)
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    session = start_session(settings, inherited_fd=inherited_fd)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, on_interrupt)  # pyspark has put a handler of its own in its place
+    return session

@@ -1,7 +1,7 @@
 """What the lineage job reads from Kafka: its three topics as a stream, and the stamped events themselves by range."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyspark.sql import (
@@ -67,6 +67,26 @@ def _starts(topic: str, known: Mapping[int, int], facts: TopicFacts, own: Domain
             )
         found[partition] = max(mark, earliest)
     return found
+
+
+class Backlog:
+    """How far a run is through what was in Kafka when it began, in offsets of the three topics."""
+
+    def __init__(self, begin: Offsets, facts: Mapping[str, TopicFacts]) -> None:
+        self._at = {(topic, part): offset for topic, parts in begin.items() for part, offset in parts.items()}
+        self._ends = {(topic, part): facts[topic].latest[part] for topic, part in self._at}
+        self.total = self.left
+
+    def advance(self, read: Mapping[str, Sequence[LogRecord]]) -> None:
+        """Takes note of records that the tables have now."""
+        for topic, found in read.items():
+            for record in found:
+                self._at[topic, record.partition] = record.offset + 1
+
+    @property
+    def left(self) -> int:
+        """Offsets still to be read; those without a record of their own (compaction, transactions) count too."""
+        return sum(max(0, end - self._at[place]) for place, end in self._ends.items())
 
 
 def stream(spark: SparkSession, settings: LineageSettings, begin: Offsets) -> DataFrame:

@@ -95,7 +95,7 @@ class Sequencer:
             self._release()
             self._done.set()
             if isinstance(error, Exception):
-                raise _explained(error) from error
+                raise explained(error, "the sequencer") from error
             raise
         self._watcher = threading.Thread(target=self._watch, name="totalorder-watch", daemon=True)
         self._watcher.start()
@@ -245,7 +245,7 @@ class Sequencer:
                     self._answers(self._look)
                     look_at = time.monotonic() + self.settings.topic_poll_s
         except Exception as error:
-            self._fail(_explained(error))
+            self._fail(explained(error, "the sequencer"))
         finally:
             try:
                 self._release()
@@ -408,8 +408,8 @@ class Sequencer:
             self._lock.release()
 
 
-def _explained(error: Exception) -> Error:
-    """What went wrong, in totalorder's terms."""
+def explained(error: Exception, job: str) -> Error:
+    """What went wrong in a job that drives Spark, in totalorder's terms."""
     if isinstance(error, Error):
         return error
     if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError:
@@ -418,4 +418,4 @@ def _explained(error: Exception) -> Error:
         )
     if isinstance(error, PySparkException | Py4JError):
         return error_from(str(error))
-    return Error(f"the sequencer failed: {type(error).__name__}: {error}")
+    return Error(f"{job} failed: {type(error).__name__}: {error}", remedy="Starting again is safe")

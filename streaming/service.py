@@ -3,6 +3,7 @@
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
 
 import structlog
@@ -17,20 +18,22 @@ def run_until_signal(settings: Settings) -> None:
     """Runs the job until SIGTERM or SIGINT, which end it in good order, or until it fails (raises totalorder.Error)."""
     configure_logging(settings.log_format)
     sequencer = Sequencer(settings)
+    listen(sequencer.request_stop)
+    sequencer.start()
+    listen(sequencer.request_stop)  # pyspark has put a handler of its own in the place of SIGINT's
+    while not sequencer.wait(_WAIT_S):
+        pass
+
+
+def listen(request_stop: Callable[[], None]) -> None:
+    """From here on SIGTERM and SIGINT ask for a stop, with a log line."""
 
     def stop(number: int, _frame: FrameType | None) -> None:
         structlog.get_logger().info("stopping", signal=signal.Signals(number).name)
-        sequencer.request_stop()
+        request_stop()
 
-    def listen() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-
-    listen()
-    sequencer.start()
-    listen()  # pyspark has put a handler of its own in the place of SIGINT's
-    while not sequencer.wait(_WAIT_S):
-        pass
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
 
 
 def configure_logging(log_format: str) -> None:

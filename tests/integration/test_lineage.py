@@ -1,18 +1,20 @@
 """The lineage job on a real broker, Spark and Delta."""
 
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from chispa import assert_df_equality
 from deltalake import DeltaTable as OutsideTable
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from lineage_world import PARTITIONS, CrashedHere, DomainWorld, MemoryTables, busy_world, run_once
 from pyspark.sql import DataFrame, SparkSession
 from reference import Change
-from spark_shared import settings_for
+from spark_process import SequencerProcess
+from spark_shared import QUICK_JAVA, settings_for
 from waiting import wait_until
 
 import totalorder as to
@@ -20,6 +22,7 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, StateError
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sinks.decode import SCHEMAS
 from totalorder.sinks.runner import Lineage
 from totalorder.sinks.schema import TABLES
 from totalorder.sinks.settings import LineageSettings
@@ -92,17 +95,20 @@ def make_world(
         yield make
 
 
-def assert_complete(kafka: KafkaWorld, spark: SparkSession) -> None:
-    """The tables hold what a run without any trouble writes into tables in memory."""
+def assert_complete(kafka: KafkaWorld) -> None:
+    """The tables hold what a run without any trouble writes into tables in memory; read without Spark, in no time."""
     expected = MemoryTables(kafka.world.domain)
     run_once(kafka.world, expected)
-    for name in TABLES:
-        arrival = TABLES[name].arrival
-        rows = expected.rows(name, "true")
-        wanted = spark.createDataFrame(rows).orderBy(*TABLES[name].key).drop(*arrival)
-        found = kafka.frame(spark, name).drop(*arrival)
-        assert_df_equality(found, wanted, ignore_nullable=True, ignore_metadata=True)
-        assert len(rows) > 0
+    for name, table in TABLES.items():
+        wanted = expected.rows(name, "true")
+        found = OutsideTable(f"{kafka.settings.tables}/{name}").to_pyarrow_table()
+        assert found.column_names == wanted.column_names
+        told, stored = (
+            rows.cast(SCHEMAS[name]).sort_by([(key, "ascending") for key in table.key]).drop_columns(table.arrival)
+            for rows in (wanted, found)
+        )
+        assert stored.to_pylist() == told.to_pylist(), name
+        assert len(told) > 0
 
 
 def test_the_tables_hold_what_the_log_says(make_world: MakeWorld, spark: SparkSession) -> None:
@@ -110,7 +116,7 @@ def test_the_tables_hold_what_the_log_says(make_world: MakeWorld, spark: SparkSe
     kafka.push()
     lineage = kafka.run(spark, payload=True)
     assert (lineage.written.events, lineage.written.deliveries, lineage.written.answers) == (8, 11, 5)
-    assert_complete(kafka, spark)
+    assert_complete(kafka)
     events = kafka.frame(spark, "events")
     assert events.where("read_crc32 = crc32 and event_time is not null").count() == 8
     values = [bytes(row["payload"]) for row in events.select("payload").collect()]
@@ -145,7 +151,7 @@ def test_a_crash_between_any_two_tables_heals(
             with pytest.raises(Error, match="CrashedHere"):
                 kafka.run(spark)
     kafka.run(spark)
-    assert_complete(kafka, spark)
+    assert_complete(kafka)
 
 
 def die_before(table: str, patched: pytest.MonkeyPatch) -> None:
@@ -196,7 +202,7 @@ def test_the_parts_of_a_batch_may_come_in_two_runs(make_world: MakeWorld, spark:
     kafka.world.logs["stamps"] = whole
     kafka.push()
     assert kafka.run(spark).written.batches == 8 - done
-    assert_complete(kafka, spark)
+    assert_complete(kafka)
 
 
 def test_it_goes_on_while_it_runs_and_stops_when_asked(make_world: MakeWorld, spark: SparkSession) -> None:
@@ -211,7 +217,7 @@ def test_it_goes_on_while_it_runs_and_stops_when_asked(make_world: MakeWorld, sp
         with pytest.raises(StateError, match="another lineage job"):
             Lineage(kafka.settings, spark=spark).start()
     assert lineage.wait(0)
-    assert_complete(kafka, spark)
+    assert_complete(kafka)
 
 
 def test_of_two_drivers_without_a_lock_one_stops(spark: SparkSession, tmp_path: Path) -> None:
@@ -272,11 +278,10 @@ def test_change_feed_time_travel_and_compaction(make_world: MakeWorld, spark: Sp
     files = {name: (was, now) for name, was, now in compact(spark, kafka.settings.root, 0)}
     assert files["events"] == (2, 1)
     assert len(list(Path(path).glob("*.parquet"))) == 1
-    assert_complete(kafka, spark)
     kafka.world.batch(("b", b"10"))
     kafka.push()
     kafka.run(spark)
-    assert_complete(kafka, spark)
+    assert_complete(kafka)
     with pytest.raises(StateError, match="no lineage table at"):
         list(compact(spark, f"{kafka.settings.root}-none", 0))
 
@@ -315,3 +320,42 @@ def test_the_lineage_of_a_real_job_and_a_real_subscriber(
     assert [tuple(row) for row in rows.collect()] == delivered
     (grant,) = tables.frame("subscriptions").where("kind = 'granted'").collect()
     assert (grant["subscriber"], sorted(grant["topics"])) == ("r", sorted(topics))
+
+
+class LineageProcess(SequencerProcess):
+    """`totalorder lineage`."""
+
+    command: tuple[str, ...] = (str(Path(sys.executable).with_name("totalorder")), "lineage")
+
+
+class CatchingUp(LineageProcess):
+    """`totalorder lineage --until-caught-up`."""
+
+    command = (*LineageProcess.command, "--until-caught-up")
+
+
+def test_a_signal_ends_it_in_good_order_and_it_says_whether_it_has_caught_up(make_world: MakeWorld) -> None:
+    kafka = make_world()
+    kafka.push()
+    flags = {name: getattr(kafka.settings, name) for name in ("domain", "bootstrap_servers", "tables")}
+    flags["spark"] = "=".join(*QUICK_JAVA.items())
+    with CatchingUp(**flags) as process:
+        process.until("it opens the tables", lambda: process.logged("opening the tables"))
+        assert process.terminate(signal.SIGINT) == 1  # also where pyspark has just put a handler of its own
+        assert "was stopped before it had caught up" in process.lines[-1]
+    with CatchingUp(**flags, batch_records=1) as process:
+        process.until("the first batch is written", lambda: process.logged("batch"))
+        assert process.terminate() == 1
+        (*_, last), (ready,) = process.logged("batch"), process.logged("lineage ready")
+        assert 0 < last["left"] < ready["left"]
+        assert f"caught up: {last['left']} of {ready['left']} records are still to be read" in process.lines[-1]
+        assert process.logged("lineage stopped")
+    with CatchingUp(**flags) as process:
+        assert process.wait() == 0
+        (done,) = process.logged("caught up")
+        assert 0 < done["events"] + done["answers"] + done["deliveries"] < 8 + 5 + 11
+    assert_complete(kafka)
+    with LineageProcess(**flags) as process:
+        process.until("it runs", lambda: process.logged("lineage ready"))
+        assert process.terminate() == 0
+        assert not process.logged("caught up")

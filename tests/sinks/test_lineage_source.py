@@ -3,8 +3,8 @@
 import pytest
 
 from totalorder.errors import EventsLost, PreflightFailed, StateError
-from totalorder.sinks.decode import ChainEnd
-from totalorder.sinks.source import check_present, starts
+from totalorder.sinks.decode import ChainEnd, LogRecord
+from totalorder.sinks.source import Backlog, check_present, starts
 from totalorder.sinks.writer import Marks
 from totalorder.streaming.preflight import TopicFacts
 
@@ -51,3 +51,17 @@ def test_a_missing_topic_is_named() -> None:
     del found["d.receipts"]
     with pytest.raises(PreflightFailed, match=r"domain d has no topic d\.receipts"):
         check_present("d", found)
+
+
+def test_the_backlog_is_what_was_there_at_the_start() -> None:
+    found = {"d.stamps": facts(3, 9)}
+    backlog = Backlog({"d.stamps": {0: 5, 1: 3}}, found)
+    assert (backlog.total, backlog.left) == (4 + 6, 4 + 6)
+    backlog.advance({"d.stamps": [record(partition=1, offset=7)]})
+    assert backlog.left == 4 + 1
+    backlog.advance({"d.stamps": [record(partition=1, offset=11), record(partition=0, offset=5)]})
+    assert (backlog.total, backlog.left) == (10, 3)
+
+
+def record(*, partition: int, offset: int) -> LogRecord:
+    return LogRecord(partition=partition, offset=offset, time_ms=0, value=None, headers={})

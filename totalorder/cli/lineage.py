@@ -1,6 +1,5 @@
 """`totalorder lineage`: the lineage job in the foreground, and the compaction of its tables."""
 
-import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,8 +74,6 @@ def run(
     from totalorder.sinks.settings import load_lineage_settings
 
     settings = load_lineage_settings(config, given)
-    if settings.log_format == "console":  # Spark says nothing for all the seconds that it takes
-        print(f"starting Spark for the lineage in {settings.tables} …", file=sys.stderr)
     from totalorder.sinks.runner import run_compaction, run_until_signal
 
     if compact:
