@@ -21,14 +21,28 @@ _POLL_S = 0.1
 
 
 class Source(Protocol):
-    """A subscriber of one of the peers. `dropped` counts the events that it will not deliver."""
+    """A subscriber of one of the peers."""
 
     @property
-    def dropped(self) -> int: ...
-    def prepare(self) -> None: ...
-    def open(self) -> None: ...
-    def poll(self, timeout_s: float) -> Iterator[bytes]: ...
-    def close(self) -> None: ...
+    def dropped(self) -> int:
+        """How many events have come that it will not deliver."""
+        ...
+
+    def prepare(self) -> None:
+        """What has to be done before the first event is published."""
+        ...
+
+    def open(self) -> None:
+        """Begins to read, at the first event."""
+        ...
+
+    def poll(self, timeout_s: float) -> Iterator[bytes]:
+        """The payloads of the next events, each delivered when it is taken; waits at most so long for some."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        ...
 
 
 class CountingSocket(socket.socket):
@@ -46,10 +60,21 @@ class CountingSocket(socket.socket):
 class Publisher(Protocol):
     """A producer's client for one of the peers."""
 
-    def send(self, topic: int, value: bytes, timestamp_ms: int) -> None: ...
-    def pause(self, seconds: float) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
+    def send(self, topic: int, value: bytes, timestamp_ms: int) -> None:
+        """Publishes one event, made at `timestamp_ms` by its producer's clock."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Waits for the next event's moment, while the client works."""
+        ...
+
+    def flush(self) -> None:
+        """Waits until everything is acknowledged; an error if it is not."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of the connection."""
+        ...
 
 
 def subscribe(link: Link) -> None:

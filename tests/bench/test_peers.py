@@ -1,13 +1,17 @@
 """The peers benchmark: what it computes, and the NATS peer on a real server."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from kafka import KafkaAdminClient, TopicPartition
 from waiting import is_alive, wait_until
 
 from totalorder.bench.peers_judge import Heard, Ints, bytes_ratio, delays_ms, judge, speed
+from totalorder.bench.peers_kafka import KafkaPublisher, MergeSource, PlainSource, kafka_topics
 from totalorder.bench.peers_load import (
     CLOCKS_MS,
     PAYLOAD_BYTES,
@@ -22,6 +26,8 @@ from totalorder.bench.peers_load import (
 )
 from totalorder.bench.peers_merge import Key, MergeBuffer
 from totalorder.bench.peers_nats import NatsPublisher, NatsServer, NatsSource
+from totalorder.bench.peers_worker import CountingSocket, Source
+from totalorder.broker import LocalBroker
 from totalorder.errors import EnvironmentProblem, Error
 
 # --- what is published ------------------------------------------------------------------------------------------------
@@ -206,6 +212,38 @@ def test_the_buffer_says_when_something_is_due() -> None:
     assert buffer.wait_s(2_000, at_most_s=0.5) == 0
 
 
+class _Scripted:
+    """A consumer of the partitions a and b: each poll brings the next records, as (partition, offset, timestamp)."""
+
+    def __init__(self, *polls: list[tuple[str, int, int]], ends: dict[str, int]) -> None:
+        self._polls, self._ends, self._seen = iter(polls), ends, set[str]()
+
+    def assign(self, partitions: list[TopicPartition]) -> None: ...
+
+    def poll(self, timeout_ms: int) -> dict[TopicPartition, list[SimpleNamespace]]:
+        records = next(self._polls)
+        self._seen |= {topic for topic, _, _ in records}
+        return {
+            TopicPartition(topic, 0): [
+                SimpleNamespace(topic=topic, partition=0, offset=offset, timestamp=timestamp, value=b"%d" % timestamp)
+            ]
+            for topic, offset, timestamp in records
+        }
+
+    def highwater(self, partition: TopicPartition) -> int | None:
+        return self._ends[partition.topic] if partition.topic in self._seen else None
+
+
+def test_a_partition_that_has_more_to_read_holds_the_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    consumer = _Scripted([("a", 0, 10)], [("a", 1, 20), ("b", 0, 15)], [("b", 1, 30)], ends={"a": 2, "b": 2})
+    monkeypatch.setattr("totalorder.kafka_clients.consumer", lambda *_, **__: consumer)
+    source = MergeSource("", ["a", "b"], wait_ms=0)
+    source.open()
+    assert list(source.poll(0)) == [], "nothing is known of b"
+    assert list(source.poll(0)) == [b"10"], "b has more"
+    assert list(source.poll(0)) == [b"15", b"20", b"30"]
+
+
 # --- NATS -------------------------------------------------------------------------------------------------------------
 
 
@@ -215,7 +253,7 @@ def nats() -> Iterator[NatsServer]:
         yield server
 
 
-def _take(source: NatsSource, count: int) -> list[int]:
+def _take(source: Source, count: int) -> list[int]:
     found: list[int] = []
 
     def complete() -> bool:
@@ -243,6 +281,20 @@ def test_nats_subscribers_get_their_topics_in_the_one_order_of_the_stream(nats: 
     publisher.close()
     for source in sources:
         source.close()
+
+
+def test_all_that_a_client_receives_is_counted(nats: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(NatsPublisher(nats.url)) as publisher:
+        for event in range(50):
+            publisher.send(9, payload(event, 0), timestamp_ms=0)
+        publisher.flush()
+    monkeypatch.setattr("socket.socket", CountingSocket)
+    before = CountingSocket.received
+    source = NatsSource(nats.url, [topic_name(9)])
+    source.open()
+    with closing(source):
+        assert _take(source, 50) == list(range(50))
+    assert 50 * PAYLOAD_BYTES < CountingSocket.received - before < 100 * PAYLOAD_BYTES
 
 
 def test_the_nats_server_ends_with_its_block_and_leaves_nothing(
@@ -274,3 +326,35 @@ def test_a_nats_server_that_does_not_start_is_told_with_its_log(
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(Error, match="no disk here"):
         NatsServer().__enter__()
+
+
+# --- Kafka ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.broker
+def test_kafka_subscribers_get_the_events_of_their_topics(
+    broker: LocalBroker, kafka_admin: KafkaAdminClient, unique_name: Callable[[str], str]
+) -> None:
+    prefix, servers = unique_name("peers"), broker.bootstrap_servers
+    one, many = (kafka_topics(prefix, single=single) for single in (True, False))
+    kafka_admin.create_topics({name: {"num_partitions": 1} for name in one + many})
+    kafka_admin.wait_for_topics(one + many)
+    for single in (True, False):
+        publisher = KafkaPublisher(servers, prefix, single=single)
+        for event in range(60):  # the clocks of the four topics go backwards
+            publisher.send(event % 4, payload(event, 0), timestamp_ms=1_700_000_000_000 - event)
+        publisher.flush()
+        publisher.close()
+    wanted = [event for event in range(60) if event % 4 in (0, 2)]
+    plain = PlainSource(servers, one, only=frozenset({topic_name(0), topic_name(2)}))
+    assert _taken_from_the_start(plain, 30) == wanted
+    assert sorted(_taken_from_the_start(PlainSource(servers, [many[0], many[2]]), 30)) == wanted
+    merged = MergeSource(servers, [many[0], many[2]], wait_ms=500)
+    assert _taken_from_the_start(merged, 30) == wanted[::-1]
+    assert merged.dropped == 0
+
+
+def _taken_from_the_start(source: PlainSource, count: int) -> list[int]:
+    source.open()
+    with closing(source):
+        return _take(source, count)
