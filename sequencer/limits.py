@@ -19,7 +19,7 @@ MAX_ROW_BYTES = 16_000_000
 """Most bytes of a part that holds a single stamp; a record of the stamps topic may have 16 MiB."""
 MAX_PARTS = 10_000
 MAX_ROWS_PER_RECORD = 2_000_000
-MAX_ENTRIES_PER_RECORD = 50_000_000
+MAX_ENTRIES_PER_RECORD = 5_000_000
 MAX_RAW_PART_BYTES = 64_000_000
 """Most bytes that one part may have when unpacked."""
 MAX_RECEIPTS_PER_RECORD = 100_000

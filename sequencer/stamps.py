@@ -46,6 +46,22 @@ class StampRows:
         start, end = int(self.entry_start[row]), int(self.entry_start[row + 1])
         return dict(zip(self.entry_topic[start:end].tolist(), self.entry_n[start:end].tolist(), strict=True))
 
+    def part(self, start: int, end: int) -> "StampRows":
+        """The rows from `start` to before `end`."""
+        first, last = int(self.entry_start[start]), int(self.entry_start[end])
+        return StampRows(
+            topic=self.topic[start:end],
+            n=self.n[start:end],
+            g=self.g[start:end],
+            source=self.source[start:end],
+            offset=self.offset[start:end],
+            crc=self.crc[start:end],
+            keyframe=self.keyframe[start:end],
+            entry_start=self.entry_start[start : end + 1] - first,
+            entry_topic=self.entry_topic[first:last],
+            entry_n=self.entry_n[first:last],
+        )
+
     @classmethod
     def empty(cls) -> "StampRows":
         """No rows at all."""

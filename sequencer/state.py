@@ -39,7 +39,7 @@ class EngineConfig:
     shard: int = 0
     min_subscriptions: int = 1
     topic_by: str = "topic"
-    keyframe_every: int = 64
+    keyframe_every: int = 1024
 
     def __post_init__(self) -> None:
         DomainTopics(domain=self.domain)

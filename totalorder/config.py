@@ -109,7 +109,7 @@ class Settings(BaseSettings):
     """m of the sequencing groups."""
     shards: int = Field(default=1, ge=1, le=MAX_SHARDS)
     stamps_partitions: int = Field(default=4, ge=1, le=MAX_STAMPS_PARTITIONS)
-    keyframe_every: int = Field(default=64, ge=1)
+    keyframe_every: int = Field(default=1024, ge=1)
     trigger_ms: int = Field(default=0, ge=0)
     """Interval of micro-batches; 0: the next one begins when there is something to do."""
     starting_offsets: Literal["earliest", "latest"] = "earliest"

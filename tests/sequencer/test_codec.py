@@ -1,7 +1,9 @@
 """Stamps on the wire: what goes in comes out, in however many parts; what does not belong is refused by name."""
 
+import json
 import random
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -47,7 +49,7 @@ def test_what_goes_in_comes_out(items: list[Item], partitions: int) -> None:
     assert replace(out, rows=batch.rows) == replace(batch, rows=batch.rows)
 
 
-@given(items=histories, limit=st.integers(600, 1500))
+@given(items=histories, limit=st.integers(300, 700))
 def test_parts_join_to_the_same_content(items: list[Item], limit: int) -> None:
     batch = stamped(items)
     records = list(encode_stamps(batch, max_part_bytes=limit))
@@ -58,8 +60,8 @@ def test_parts_join_to_the_same_content(items: list[Item], limit: int) -> None:
 
 
 def many_parts() -> tuple[StampedBatch, list[WireRecord]]:
-    batch = stamped([change("r", "TXZ"), *events("TXZ" * 100)])
-    records = list(encode_stamps(batch, max_part_bytes=900))
+    batch = stamped([change("r", "TXZ"), *events("TXZ" * 400)])
+    records = list(encode_stamps(batch, max_part_bytes=500))
     assert len(records) > 2
     return batch, records
 
@@ -132,16 +134,67 @@ def test_junk_is_refused(junk: bytes) -> None:
             decode_part(value)
 
 
-@pytest.mark.parametrize("metadata", ["[" * 100_000, '{"ids":[' + "9" * 400 + "]}"])
-def test_a_stream_without_a_batch_and_odd_directories_are_refused(metadata: str) -> None:
-    schema = codec._SCHEMA.with_metadata({codec._METADATA: metadata.encode()})
-    for batches in ([], [pa.RecordBatch.from_pylist([], schema=schema)]):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
+def raw_of(record: WireRecord) -> tuple[dict[str, Any], bytes]:
+    """The directory and the columns of a record."""
+    raw = bytes(pa.CompressedInputStream(pa.BufferReader(record.value), "zstd").read())
+    end = 4 + int.from_bytes(raw[:4], "little")
+    return json.loads(raw[4:end]), raw[end:]
+
+
+def value_of(directory: str, columns: bytes) -> bytes:
+    head = directory.encode()
+    return bytes(pa.compress(len(head).to_bytes(4, "little") + head + columns, codec="zstd", asbytes=True))
+
+
+@pytest.mark.parametrize("directory", ["[" * 100_000, '{"ids":[' + "9" * 400 + "]}", "{}", "7"])
+def test_odd_directories_are_refused(directory: str) -> None:
+    with pytest.raises(WireError):
+        decode_part(value_of(directory, b""))
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        ("rows", -1),
+        ("rows", 2_000_001),
+        ("rows", 4),
+        ("entries", 5_000_001),
+        ("entries", 0),
+        ("widths", [1] * 8),
+        ("widths", [0] * 9),
+        ("widths", [9] * 9),
+        ("widths", [1.0] * 9),
+        ("ids", [0, 0]),
+        ("ids", [1, -1]),
+        ("base", [0]),
+        ("first", [0]),
+        ("first", ["0", "0"]),
+        ("sources", []),
+        ("names", ["T"]),
+        ("digest", "00"),
+        ("partition", 5_000),
+    ],
+)
+def test_a_directory_that_does_not_fit_is_refused(name: str, odd: object) -> None:
+    directory, columns = raw_of(encode_stamps(stamped([change("r", "TX"), *events("TXT")]))[0])
+    assert decode_part(value_of(json.dumps(directory), columns))
+    with pytest.raises(WireError):
+        decode_part(value_of(json.dumps(directory | {name: odd}), columns))
+
+
+def test_columns_that_are_too_long_or_too_short_are_refused() -> None:
+    directory, columns = raw_of(encode_stamps(stamped([change("r", "TX"), *events("TXT")]))[0])
+    for odd in (columns + b"\0", columns[:-1], b""):
         with pytest.raises(WireError):
-            decode_part(bytes(pa.compress(sink.getvalue(), codec="zstd", asbytes=True)))
+            decode_part(value_of(json.dumps(directory), odd))
+
+
+def test_no_columns_unpack_to_more_than_a_record_may_hold() -> None:
+    """A directory may not promise values that no bytes stand for."""
+    directory, _ = raw_of(encode_stamps(stamped(events("T")))[0])
+    for rows, entries in ((2_000_000, 0), (1, 5_000_000)):
+        with pytest.raises(WireError, match="does not fit its data"):
+            decode_part(value_of(json.dumps(directory | {"rows": rows, "entries": entries}), bytes(1_000)))
 
 
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
