@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chispa import assert_df_equality
 from deltalake import DeltaTable as OutsideTable
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from lineage_world import PARTITIONS, CrashedHere, DomainWorld, MemoryTables, busy_world, run_once
@@ -111,12 +112,23 @@ def assert_complete(kafka: KafkaWorld) -> None:
         assert len(told) > 0
 
 
+def assert_complete_in_spark(kafka: KafkaWorld, spark: SparkSession) -> None:
+    """The same as Spark reads the tables: types and rows."""
+    expected = MemoryTables(kafka.world.domain)
+    run_once(kafka.world, expected)
+    for name, table in TABLES.items():
+        wanted = spark.createDataFrame(expected.rows(name, "true")).orderBy(*table.key).drop(*table.arrival)
+        found = kafka.frame(spark, name).drop(*table.arrival)
+        assert_df_equality(found, wanted, ignore_nullable=True, ignore_metadata=True)
+
+
 def test_the_tables_hold_what_the_log_says(make_world: MakeWorld, spark: SparkSession) -> None:
     kafka = make_world()
     kafka.push()
     lineage = kafka.run(spark, payload=True)
     assert (lineage.written.events, lineage.written.deliveries, lineage.written.answers) == (8, 11, 5)
     assert_complete(kafka)
+    assert_complete_in_spark(kafka, spark)
     events = kafka.frame(spark, "events")
     assert events.where("read_crc32 = crc32 and event_time is not null").count() == 8
     values = [bytes(row["payload"]) for row in events.select("payload").collect()]
