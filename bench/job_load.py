@@ -1,6 +1,7 @@
 """What publishes to the compared jobs, and what receives from them: each a process, so that none waits for another's
 interpreter."""
 
+import contextlib
 import multiprocessing
 import random
 import signal
@@ -44,7 +45,7 @@ class Worker:
         try:
             if self.pipe.poll(timeout_s):
                 return self.pipe.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):
             raise Error(f"the process that was to {what} has ended", remedy="Its own words are above") from None
         raise Error(f"the process that was to {what} took more than {timeout_s:g} s")
 
@@ -151,7 +152,8 @@ class Receiver(Worker):
 
     def all_of(self, expected: int, timeout_s: float) -> Floats:
         """A row (sent, received) of each event, in seconds, as soon as there are so many or the time is over."""
-        self.pipe.send((expected, timeout_s))
+        with contextlib.suppress(ConnectionError):  # one that has ended is heard of next
+            self.pipe.send((expected, timeout_s))
         rows: Floats = self.hear("receive", timeout_s + _END_S)
         return rows
 
