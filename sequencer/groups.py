@@ -48,19 +48,23 @@ def change(
     rows: dict[int, dict[int, int]] = {}
     owed: dict[int, frozenset[int]] = {}
     shrunk, opened = set(), set()
+    added, dropped = topics - former, former - topics
     for topic in own:
-        before = former - {topic} if topic in former else _NOBODY
-        after = topics - {topic} if topic in topics else _NOBODY
+        if topic not in former:
+            more, less = topics - {topic}, _NOBODY
+        elif topic not in topics:
+            more, less = _NOBODY, former - {topic}
+        else:
+            more, less = added, dropped
         row = counts.get(topic, {})
-        joined = _raise(row, after - before, min_subscriptions)
-        left = _lower(row, before - after, min_subscriptions)
-        if before != after:
+        joined, left = _raise(row, more, min_subscriptions), _lower(row, less, min_subscriptions)
+        if more or less:
             rows[topic] = row
         if joined or left:
             owed[topic] = frozenset((*joined, *left))
         if left:
             shrunk.add(topic)
-        if min_subscriptions > 1 and topic in topics - former:
+        if min_subscriptions > 1 and topic in added:
             opened.add(topic)
     return GroupChange(counts=rows, owed=owed, shrunk=frozenset(shrunk), opened=frozenset(opened))
 
