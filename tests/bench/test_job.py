@@ -1,8 +1,5 @@
-"""What `totalorder bench job` makes of what it saw, and that it runs."""
+"""What `totalorder bench job` makes of what it saw."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +7,6 @@ import pytest
 
 from totalorder.bench.job import SLOWEST, Measured, delays_between, percentiles_ms, summary, tables
 from totalorder.bench.job_progress import PARTS, BatchTime, events_per_s, parts_ms, state_bytes, whole_batches
-
-COMMAND = Path(sys.executable).with_name("totalorder")
 
 
 def batch(rows: int, whole_ms: int, **parts_ms: int) -> BatchTime:
@@ -75,20 +70,3 @@ def test_ratios_are_the_job_over_the_copy() -> None:
     assert data["phases"]["job_backlog"]["triggerExecution"] == 200
     shown = tables(data)
     assert all(len(row) == len(table.columns) for table in shown for row in table.rows)
-
-
-@pytest.mark.broker
-@pytest.mark.spark
-def test_it_runs_in_its_smallest_size(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [COMMAND, "bench", "job", "--smoke", "--json", "--out", tmp_path / "out"],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0
-    data = json.loads(done.stdout)
-    assert data["throughput_ratio"] > 0
-    assert data["p99_ms"] >= data["p50_ms"] > 0
-    assert data["plans"]["job"] == {"stages": 1, "tasks": 1}
-    assert data["state_bytes"] > 0

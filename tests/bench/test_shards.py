@@ -1,10 +1,6 @@
-"""What `totalorder bench shards` makes of what it saw, and that it runs."""
+"""What `totalorder bench shards` makes of what it saw."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from engine_world import configs, run as run_engine
@@ -17,8 +13,6 @@ from totalorder.errors import Error
 from totalorder.sequencer.batch import Row
 from totalorder.sequencer.control import Subscribe, encode_request
 from totalorder.sequencer.names import DomainTopics
-
-COMMAND = Path(sys.executable).with_name("totalorder")
 
 
 def stamps_of(shards: int, topics: str = "abcdefab") -> Stamps:
@@ -112,19 +106,3 @@ def test_other_timestamps_are_an_error() -> None:
     one, other = stamps_of(1), stamps_of(1, "abcdefaa")
     with pytest.raises(Error, match="2 shards gave other timestamps than 1"):
         summary({1: shard_run(1.0, one, shards=1), 2: shard_run(1.0, other, shards=2)})
-
-
-@pytest.mark.broker
-@pytest.mark.spark
-def test_it_runs_in_its_smallest_size(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [COMMAND, "bench", "shards", "--smoke", "--json", "--out", tmp_path / "out"],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0
-    data = json.loads(done.stdout)
-    assert data["identical"] is True
-    assert data["events"] == 3_000
-    assert set(data["shards"]) == {"1", "2", "4"}
