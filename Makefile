@@ -6,10 +6,10 @@ VENV := .venv/bin
 # Arguments for pytest or the demo: make test ARGS="-k broker"
 ARGS ?=
 
-.PHONY: help setup demo test lint format typecheck lock-jars clean
+.PHONY: help setup demo test bench-smoke lint format typecheck lock-jars clean
 
 help:
-	@echo "make setup | demo | test | lint | format | typecheck | clean    (see CONTRIBUTING.md)"
+	@echo "make setup | demo | test | bench-smoke | lint | format | typecheck | clean    (see CONTRIBUTING.md)"
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -19,6 +19,12 @@ demo: setup
 
 test: setup
 	@$(VENV)/python -m pytest $(ARGS)
+
+# Every benchmark at a size at which its figures mean nothing: it runs, and gives its JSON.
+bench-smoke: setup
+	@for name in kernel bytes growth figures job shards peers; do \
+		$(VENV)/totalorder bench $$name --smoke --json --out .cache/bench-smoke || exit 1; \
+	done
 
 lint: setup
 	@$(VENV)/ruff check .
