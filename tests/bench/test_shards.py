@@ -98,7 +98,9 @@ def test_speedups_are_over_one_shard_and_the_model_is_in_the_summary() -> None:
     assert data["shards"]["4"]["speedup"] == pytest.approx(4)
     assert data["shards"]["2"]["stamping_speedup"] == pytest.approx(7 / 4)
     assert data["model"]["reading_us"] == {"each": pytest.approx(2), "share": pytest.approx(3)}
-    assert data["model"]["stateful_us"] == {"each": pytest.approx(4), "share": pytest.approx(8)}
+    assert data["model"]["stamping_us"] == {"each": pytest.approx(1), "share": pytest.approx(6)}
+    assert data["model"]["intake_us"] == pytest.approx(4 + 8 / 4 - 6 / 4)
+    assert data["model"]["engine_events_per_s"] == pytest.approx(1e6 / 1.06)
     assert all(len(row) == len(table.columns) for table in tables(data) for row in table.rows)
 
 
