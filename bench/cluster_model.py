@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+_NEARLY = 0.99
+
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
@@ -26,7 +28,7 @@ def fitted(measured: Mapping[float, float]) -> Costs:
 
 
 def carried(cores: int, reading: Costs, stamping: Costs) -> tuple[int, float]:
-    """The number of shards at which `cores` carry most, and how many events a second that is.
+    """The fewest shards with which `cores` carry nearly the most, and how many events a second that is.
 
     Every shard has a core, and needs `stamping` of every event, `share` of it only for its own 1/K of them. The other
     cores read, and send every event to each of K shards.
@@ -36,5 +38,6 @@ def carried(cores: int, reading: Costs, stamping: Costs) -> tuple[int, float]:
         stamped = 1 / (stamping.each + stamping.share / shards)
         return min(stamped, (cores - shards) / (reading.each + reading.share * shards))
 
-    best = max(range(1, cores), key=limit)
+    most = max(map(limit, range(1, cores)))
+    best = next(shards for shards in range(1, cores) if limit(shards) >= _NEARLY * most)
     return best, limit(best)

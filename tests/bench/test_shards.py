@@ -51,8 +51,14 @@ def test_more_cores_carry_what_the_scarcer_side_carries() -> None:
     reading, stamping = Costs(each=2e-6, share=1e-6), Costs(each=1e-6, share=9e-6)
     shards, speed = carried(10, reading, stamping)
     by_hand = {k: min(1 / (1e-6 + 9e-6 / k), (10 - k) / (2e-6 + 1e-6 * k)) for k in range(1, 10)}
+    assert speed == pytest.approx(by_hand[shards])
     assert speed == pytest.approx(max(by_hand.values()))
-    assert by_hand[shards] == pytest.approx(speed)
+
+
+def test_shards_that_add_next_to_nothing_are_not_taken() -> None:
+    shards, speed = carried(100, Costs(each=1e-6, share=0.0), Costs(each=10e-6, share=1e-6))
+    assert shards == 9
+    assert speed == pytest.approx(1 / (10e-6 + 1e-6 / 9))
 
 
 def test_task_times_are_of_whole_batches_alone() -> None:
