@@ -124,29 +124,32 @@ def stamp_run(
     keyframe, entry_start = np.empty(size, np.bool_), np.zeros(size + 1, np.int64)
     entry_topic, entry_n = np.empty(8 * size + 64, np.int64), np.empty(8 * size + 64, np.int64)
     fresh, rekey = np.ones(len(groups.topic), np.bool_), groups.rekey.copy()
+    # Places, not slices, in what follows: to make an array of each event's group would take longer than all the rest.
+    start, members, forced_start = groups.start, groups.members, groups.forced_start
     for i in range(size):
         group = of_group[i]
         topic = groups.topic[group]
         g += 1
         clocks[topic] += 1
         if groups.own[group]:
-            members = groups.members[groups.start[group] : groups.start[group + 1]]
-            forced = groups.forced[groups.forced_start[group] : groups.forced_start[group + 1]]
-            most = used + len(members) + len(forced)
+            low, high = start[group], start[group + 1]
+            forced = forced_start[group + 1] - forced_start[group] if fresh[group] else 0
+            most = used + high - low + forced
             if most > len(entry_topic):
                 entry_topic, entry_n = _grown(entry_topic, used, most), _grown(entry_n, used, most)
             whole = (clocks[topic] - 1) % every == 0 or rekey[group]
             rekey[group] = False
             if whole:
-                entry_topic[used : used + len(members)] = members
-                end = used + len(members)
+                end = used + high - low
+                for j in range(high - low):
+                    entry_topic[used + j] = members[low + j]
             else:
-                held_row = groups.held_row[group]
-                end = _advanced(topic, members, groups.held, held_row, last_g, recency, entry_topic, used)
-            if fresh[group] and len(forced):
+                end = _advanced(topic, groups, group, last_g, recency, entry_topic, used)
+            if forced:
+                wanted = groups.forced[forced_start[group] : forced_start[group + 1]]
                 # An entry of a topic outside the group must not stay in a reader's full vector: say all anew next time.
-                rekey[group] = not _within(forced, members)
-                end = _merged(entry_topic, used, end, forced)
+                rekey[group] = not _within(wanted, members[low:high])
+                end = _merged(entry_topic, used, end, wanted)
             for j in range(used, end):
                 entry_n[j] = clocks[entry_topic[j]]
             row[stamped], n[stamped], at[stamped], keyframe[stamped] = i, clocks[topic], g, whole
@@ -168,14 +171,13 @@ def stamp_run(
 
 
 @_compiled
-def _advanced(
-    topic: int, members: Ints, held: Flags, row: int, last_g: Ints, recency: Recency, found: Ints, used: int
-) -> int:
+def _advanced(topic: int, groups: Groups, group: int, last_g: Ints, recency: Recency, found: Ints, used: int) -> int:
     """Writes to `found[used:]`, ascending, the members that advanced since the topic's last event; returns the end."""
+    low, high, held_row = groups.start[group], groups.start[group + 1], groups.held_row[group]
     end, steps, other = used, 0, recency.head[0]
-    limit = 0 if row == NONE else min(_LONGEST_WALK, len(members))
+    limit = 0 if held_row == NONE else min(_LONGEST_WALK, high - low)
     while other != topic and steps < limit:
-        if held[row, other]:
+        if groups.held[held_row, other]:
             place = end
             while place > used and found[place - 1] > other:
                 found[place] = found[place - 1]
@@ -187,9 +189,9 @@ def _advanced(
     if other == topic:
         return end
     end, since = used, last_g[topic]
-    for member in members:
-        if last_g[member] > since:
-            found[end] = member
+    for j in range(low, high):
+        if last_g[groups.members[j]] > since:
+            found[end] = groups.members[j]
             end += 1
     return end
 

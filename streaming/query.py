@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+import structlog
 from pyspark.sql import (
     DataFrame,
     SparkSession,
@@ -12,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from totalorder.config import Settings
 from totalorder.sequencer import kernel
 from totalorder.sequencer.stamps import Source
+from totalorder.slow import when_long
 from totalorder.streaming import session, source
 from totalorder.streaming.preflight import OWN_MAX_BYTES
 from totalorder.streaming.processor import FIGURES, OUTPUT, ShardPlan, ShardProcessor
@@ -51,7 +53,8 @@ def start_query(
 def _warm(spark: SparkSession) -> None:
     """Has every core's Python compile the kernel, or load it, before a batch waits for it."""
     cores = spark.sparkContext.defaultParallelism
-    spark.sparkContext.range(0, cores, numSlices=cores).foreach(lambda _: kernel.warm())
+    with when_long(lambda: structlog.get_logger().info("compiling the stamping kernel; it is kept for the next start")):
+        spark.sparkContext.range(0, cores, numSlices=cores).foreach(lambda _: kernel.warm())
 
 
 def sequence(records: DataFrame, settings: Settings, record: DomainRecord, least_batch: int) -> DataFrame:

@@ -20,6 +20,7 @@ from totalorder.sequencer.stamps import Source
 from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock, read_checkpoint
 from totalorder.streaming.failures import error_from, is_passing
+from totalorder.streaming.gear import Gear
 from totalorder.streaming.preflight import Facts
 from totalorder.streaming.progress import BatchProgress, ProgressReader
 from totalorder.streaming.query import start_query
@@ -72,6 +73,7 @@ class Sequencer:
         self._topics: Topics | None = None
         self._query: StreamingQuery | None = None
         self._progress: ProgressReader | None = None
+        self._gear: Gear | None = None
         self._watcher: threading.Thread | None = None
         self._refused: set[str] = set()
         self._revivals = 0
@@ -213,7 +215,7 @@ class Sequencer:
             least_batch=self._least_batch,
             checkpoint=self._query_checkpoint(),
         )
-        self._progress = ProgressReader(self._query)
+        self._progress, self._gear = ProgressReader(self._query), Gear(self._query)
         if self._await_first_trigger(self._query):
             self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
 
@@ -333,8 +335,11 @@ class Sequencer:
 
     def _report(self) -> None:
         """Logs and counts the batches that have come to their end."""
-        for batch in self._progress.read() if self._progress is not None else ():
+        if self._progress is None or self._gear is None:
+            return
+        for batch in self._progress.read():
             self._revivals = 0
+            self._gear.suit(batch.figures["events"] + batch.figures["controls"])
             self._count(batch.figures)
             self._log_batch(batch)
 

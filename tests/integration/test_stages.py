@@ -45,6 +45,8 @@ def test_one_shard_is_one_task_and_more_are_a_shuffle(
             producer.send(topic, value=b"v", partition=partition)
         producer.flush()
         wait_until(lambda: sequencer.processed.events == 2, "2 events processed", bound_s=BOUND_S)
+        mode = query._jsq.streamingQuery().sparkSessionForStream().conf().get("spark.sql.codegen.factoryMode")
+        assert mode == "NO_CODEGEN", "small batches are interpreted"
     jobs = stages_of(spark, str(query.runId))
     assert jobs
     assert {(len(job), job[-1]) for job in jobs} == {(stages, tasks)}, jobs
