@@ -19,6 +19,7 @@ from totalorder.broker import LocalBroker
 from totalorder.config import Settings, make_settings
 from totalorder.sequencer.control import Subscribe, encode_request
 from totalorder.streaming import session, source
+from totalorder.streaming.gear import LARGE_BATCH, Gear
 from totalorder.streaming.preflight import own_topics
 from totalorder.streaming.query import sink_options
 from totalorder.streaming.runner import Sequencer
@@ -110,6 +111,8 @@ class Cluster:
             .option("checkpointLocation", str(self.folder / settings.domain / "query"))
             .start()
         )
+        # The job chooses by its batches: those of a live load are small, and a backlog's are large.
+        Gear(query).suit(0 if settings.starting_offsets == "latest" else LARGE_BATCH)
         try:
             yield query
         finally:
