@@ -222,8 +222,8 @@ def _live_table(axis: str, title: str, data: Mapping[str, Any]) -> Table:
     shares = data["bandwidth"][f"by_{axis}"]
     figures = {"rate": "9, 10", "subscriptions": "13, 14"}[axis]
     return Table(
-        title=f"Published to stamp readable, ms; stamps/s; stamps' share (figures {figures})",
-        columns=("shape", title, "mean", "p50", "p99", "stamps/s", "share"),
+        title=f"From publishing to stamp, ms (figures {figures})",
+        columns=("shape", title, "mean", "p50", "p99", "stamps/s", "of bytes"),
         rows=[
             (
                 *(shape, f"{delay[axis]:,}", *(f"{delay[name]:,.0f}" for name in ("mean_ms", "p50_ms", "p99_ms"))),
@@ -240,9 +240,9 @@ def _server_table(paper: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
         title="Forwarded to other servers by the paper's protocol (figures 11, 12)",
         columns=("shape", "subscriptions", "counted", *(str(number) for number in range(1, SERVERS + 1))),
         rows=[
-            [shape, f"{point['subscriptions']:,}", name.replace("_", " "), *(f"{each:.1%}" for each in point[name])]
+            [shape, f"{point['subscriptions']:,}", label, *(f"{each:.1%}" for each in point[name])]
             for shape, points in paper.items()
             for point in points
-            for name in ("once", "per_manager")
+            for label, name in (("once", "once"), ("per TM", "per_manager"))
         ],
     )
