@@ -35,6 +35,7 @@ KIND = "stamps"
 _LEVEL = 3
 _LENGTH = struct.Struct("<I")
 _ROW_COLUMNS = ("topic", "source", "offset", "g", "crc", "keyframe", "entries")
+_RANGE = range(1 << 63)
 _ENTRY_COLUMNS = ("entry_topic", "entry_n")
 _UNREADABLE = (
     *(pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
@@ -104,12 +105,15 @@ def _cuts(rows: StampRows) -> Iterator[tuple[int, int]]:
 
 
 def _parts(stamped: StampedBatch, start: int, end: int, max_part_bytes: int) -> Iterator[bytes]:
-    value = _encode_rows(stamped, start, end)
-    if len(value) <= max_part_bytes or (end - start <= 1 and len(value) <= MAX_ROW_BYTES):
+    raw = _encode_rows(stamped, start, end)
+    fits = len(raw) <= MAX_RAW_PART_BYTES
+    value = bytes(pa.Codec("zstd", compression_level=_LEVEL).compress(raw, asbytes=True))
+    if fits and (len(value) <= max_part_bytes or (end - start <= 1 and len(value) <= MAX_ROW_BYTES)):
         yield value
     elif end - start <= 1:
         raise LimitExceeded(
-            f"one stamp of batch {stamped.batch} needs {len(value)} bytes; a record may have {MAX_ROW_BYTES}",
+            f"one stamp of batch {stamped.batch} needs {len(raw)} bytes, and {len(value)} when packed; "
+            f"a record may have {MAX_RAW_PART_BYTES}, and {MAX_ROW_BYTES} when packed",
             remedy="Use shorter topic names, fewer topics in a subscription, or fewer event partitions",
         )
     else:
@@ -126,8 +130,7 @@ def _encode_rows(stamped: StampedBatch, start: int, end: int) -> bytes:
     directory = _directory(stamped, rows, used, base) | {"widths": widths}
     head = json.dumps(directory, separators=(",", ":")).encode()
     planes = [to_planes(column, width) for column, width in zip(columns.values(), widths, strict=True)]
-    raw = b"".join([_LENGTH.pack(len(head)), head, *planes])
-    return bytes(pa.Codec("zstd", compression_level=_LEVEL).compress(raw, asbytes=True))
+    return b"".join([_LENGTH.pack(len(head)), head, *planes])
 
 
 def _to_columns(rows: StampRows, used: Ints, base: Ints) -> dict[str, Ints]:
@@ -234,6 +237,8 @@ class StampsAssembler:
         if (decoded.domain, decoded.partition, decoded.batch) != (self._domain, self._partition, batch):
             raise self._error(f"it says that it belongs to {decoded.domain}[{decoded.partition}] batch {decoded.batch}")
         self._expected = (incarnation, batch, parts)
+        if self._parts and _frame(decoded) != _frame(self._parts[0]):
+            raise self._error(f"its part {part} does not fit the first one of batch {batch}")
         self._parts.append(decoded)
         if len(self._parts) < parts:
             return None
@@ -261,6 +266,12 @@ class StampsAssembler:
 
     def _error(self, why: str) -> WireError:
         return WireError(f"a record of {self._domain}.stamps[{self._partition}] is not usable: {why}", remedy=_FOREIGN)
+
+
+def _frame(part: StampedBatch) -> tuple[object, ...]:
+    """What all parts of a batch have in common: the last one's stands for all, and the digest covers it."""
+    scalars = tuple(getattr(part, name) for name in _SCALARS)
+    return (*scalars, part.sources, sorted(part.next_offsets.items()))
 
 
 def _joined(parts: list[StampedBatch]) -> StampedBatch:
@@ -296,8 +307,7 @@ def decode_part(value: bytes | None) -> StampedBatch:
 
 
 def _decode_rows(planes: memoryview, directory: Mapping[str, Any]) -> StampedBatch:
-    used = np.cumsum(np.array(directory["ids"], dtype=np.int64))
-    base = np.array(directory["base"], dtype=np.int64)
+    used, base = np.cumsum(_numbers(directory["ids"])), _numbers(directory["base"])
     if len(used) != len(base) or (np.diff(used, prepend=-1) <= 0).any():
         raise ValueError("the directory is not in order")
     rows = _from_columns(_columns(planes, directory), directory["first"], used, base)
@@ -381,6 +391,17 @@ def _occurrence(topic: Ints) -> Ints:
 
 
 def _typed(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise ValueError(f"{value!r} is not of type {kind.__name__}")
+    """The value, which must be a text that UTF-8 can hold, or a number that is not negative and has 64 bits."""
+    if type(value) is not kind or (kind is int and value not in _RANGE):
+        raise ValueError(f"{value!r} is not of type {kind.__name__}, or out of range")
+    if kind is str:
+        str(value).encode()
     return value
+
+
+def _numbers(values: Any) -> Ints:
+    """A flat list of numbers."""
+    found = np.array(values)
+    if found.ndim != 1 or (len(found) and found.dtype != np.int64):
+        raise ValueError("not a list of numbers")
+    return found.astype(np.int64)

@@ -130,6 +130,7 @@ class StampedBatch:
             "names": sorted(self.names.items()),
             "sources": self.sources,
             "previous": self.previous_digest,
+            "sizes": [len(self.rows), len(self.rows.entry_topic)],
         }
         digest = hashlib.blake2b(json.dumps(head, separators=(",", ":")).encode(), digest_size=DIGEST_BYTES)
         rows = self.rows

@@ -36,6 +36,9 @@ SQL_CONF = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.stats.s
 _ADVICE = "--tables is the root that `totalorder lineage` writes to, with a folder for each table"
 _HEAD = re.compile(r"-- (\w+): (.*)")
 _WORDS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|--[^\n]*|(?<![:\w]):([A-Za-z_]\w*)|(\w+)""", re.DOTALL)
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_ASKING = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
+_CHANGING = {"INSERT", "DELETE", "UPDATE", "MERGE"}
 _JUDGES = ("always", "never", "min_subscriptions = 1")
 
 
@@ -103,11 +106,13 @@ def audits() -> tuple[Audit, ...]:
 def read_audit(path: Path) -> Audit:
     """An audit of one's own, with or without a head. Raises SettingsError."""
     try:
-        return parse_audit(path.stem, path.read_text(encoding="utf-8"))
+        audit = parse_audit(path.stem, path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SettingsError(f"the audit {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise SettingsError(f"the audit {path} is not text in UTF-8") from None
+    check_is_query(audit.sql, f"the audit {path}")
+    return audit
 
 
 def parse_audit(name: str, text: str) -> Audit:
@@ -194,6 +199,18 @@ def parameters_of(sql: str) -> tuple[str, ...]:
     return tuple(sorted({match[1] for match in _WORDS.finditer(sql) if match[1]}))
 
 
+def check_is_query(sql: str, where: str) -> None:
+    """SettingsError for SQL that does more than ask: the tables are evidence."""
+    words = [match[2].upper() for match in _WORDS.finditer(_COMMENT.sub(" ", sql)) if match[2]]
+    changing = sorted(set(words) & _CHANGING) if words[:1] in (["WITH"], ["FROM"]) else []
+    if words[:1] and words[0] in _ASKING and not changing:
+        return
+    raise SettingsError(
+        f"{where} is not a question: it {f'contains {changing[0]}' if changing else f'begins with {words[:1]}'}",
+        remedy=f"Begin with one of {', '.join(_ASKING)}; what changes the tables is refused, since they are evidence",
+    )
+
+
 class Auditor:
     """The tables below one root, open for questions. `root` is a directory or a URI that Spark knows.
 
@@ -224,6 +241,8 @@ class Auditor:
         for audit in audits():
             if audit.view:
                 self._spark.sql(audit.sql).cache().createOrReplaceTempView(audit.view)
+        ((through_g, newest_g),) = self.query("SELECT through_g, newest_g FROM complete")[1]
+        self._known = (through_g, newest_g)
 
     def ask(self, audit: Audit, values: Mapping[str, str] = {}, *, most_rows: int = 10) -> Result:
         """Runs one audit; `values` are for its parameters."""
@@ -254,8 +273,7 @@ class Auditor:
 
     def known(self) -> tuple[int, int]:
         """The position through which the order is known in full, and the newest known one; 0: none."""
-        ((through_g, newest_g),) = self.query("SELECT through_g, newest_g FROM complete")[1]
-        return through_g, newest_g
+        return self._known
 
     def not_judged(self) -> tuple[str, ...]:
         """The subscribers that were granted a subscription and have no receipts: what they received is not known."""
@@ -270,7 +288,8 @@ class Auditor:
             return "information"
         if found:
             return "violated"
-        return "holds" if self._counts.get(audit.subject, self._examined(audit)) else "empty"
+        judged = self._counts.get(audit.subject, self._examined(audit))
+        return "holds" if judged and self._known[0] else "empty"
 
     def _examined(self, audit: Audit) -> int:
         return sum(self._counts[name] for name in self._reads(audit))

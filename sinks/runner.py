@@ -113,6 +113,7 @@ class Lineage:
         self._writer = LineageWriter(
             settings.domain, written, lambda ranges: source.read_events(spark, settings, topics, ranges)
         )
+        facts = topics.facts(facts)  # Spark's start and the tables took their time
         begin = source.starts(settings.domain, self._writer.marks, facts)
         self._backlog = Backlog(begin, facts)
         trigger: dict[str, Any] = {"processingTime": f"{settings.interval_s} seconds"}

@@ -18,7 +18,7 @@ from pyspark.sql import (
     functions as F,  # noqa: N812
 )
 
-from totalorder.errors import StateError
+from totalorder.errors import SettingsError, StateError
 from totalorder.sinks.decode import SCHEMAS, ChainEnd
 from totalorder.sinks.groups import Interval
 from totalorder.sinks.schema import TABLES, Table
@@ -228,9 +228,9 @@ def compact(spark: SparkSession, root: str, retention_days: float) -> Iterator[t
         yield name, before, _files(table)
 
 
-def absent(path: str) -> StateError:
+def absent(path: str) -> SettingsError:
     """What to say where there should be a table, or tables."""
-    return StateError(f"there is no lineage table at {path}", remedy="Give the root that the lineage job writes to")
+    return SettingsError(f"there is no lineage table at {path}", remedy="Give the root that the lineage job writes to")
 
 
 def _files(table: DeltaTable) -> int:

@@ -21,7 +21,7 @@ from waiting import wait_until
 import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
-from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, StateError
+from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, SettingsError, StateError
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sinks.decode import SCHEMAS
 from totalorder.sinks.runner import Lineage
@@ -294,7 +294,7 @@ def test_change_feed_time_travel_and_compaction(make_world: MakeWorld, spark: Sp
     kafka.push()
     kafka.run(spark)
     assert_complete(kafka)
-    with pytest.raises(StateError, match="no lineage table at"):
+    with pytest.raises(SettingsError, match="no lineage table at"):
         list(compact(spark, f"{kafka.settings.root}-none", 0))
 
 

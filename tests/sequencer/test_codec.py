@@ -5,6 +5,7 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from engine_world import DOMAIN, configs, rows_of, run, same_rows
@@ -15,7 +16,7 @@ from totalorder.errors import LimitExceeded, WireError
 from totalorder.sequencer import codec
 from totalorder.sequencer.codec import StampsAssembler, WireRecord, decode_part, encode_stamps
 from totalorder.sequencer.limits import MAX_PART_BYTES
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.stamps import StampedBatch, StampRows
 
 topics = st.sampled_from(["T", "X", "Z", "été", "a" * 200])
 histories: st.SearchStrategy[list[Item]] = st.lists(
@@ -167,6 +168,14 @@ def test_odd_directories_are_refused(directory: str) -> None:
         ("ids", [0, 0]),
         ("ids", [1, -1]),
         ("base", [0]),
+        ("base", [[0], [0]]),
+        ("base", [0.0, 0.0]),
+        ("ids", [[0], [1]]),
+        ("g", -1),
+        ("g", 2**63),
+        ("time_ms", 2**63),
+        ("previous_digest", "\ud800"),
+        ("names", ["T", "\ud800"]),
         ("first", [0]),
         ("first", ["0", "0"]),
         ("sources", []),
@@ -230,6 +239,39 @@ def test_a_stamp_with_enormous_names_gets_a_record_of_its_own(monkeypatch: pytes
     monkeypatch.setattr(codec, "MAX_ROW_BYTES", 10_000)
     with pytest.raises(LimitExceeded, match="one stamp of batch 1 needs"):
         encode_stamps(batch, max_part_bytes=10_000)
+
+
+def test_a_directory_that_a_reader_would_not_unpack_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of one character over and over pack into nothing, and unpack into more than a reader takes."""
+    batch = stamped(events([f"{'😀' * 250}{number}" for number in range(60)]))
+    monkeypatch.setattr(codec, "MAX_RAW_PART_BYTES", 60_000)
+    records = list(encode_stamps(batch))
+    assert len(records) > 1
+    (out,) = feed(reader(), records)
+    assert same_rows(out, batch)
+    monkeypatch.setattr(codec, "MAX_RAW_PART_BYTES", 3_000)
+    with pytest.raises(LimitExceeded, match="one stamp of batch 1 needs"):
+        encode_stamps(batch)
+
+
+def test_parts_that_differ_in_what_they_have_in_common_are_refused() -> None:
+    """The digest covers the last part's directory: a first part with fewer sources must not come through with it."""
+    _, records = many_parts()
+    directory, columns = raw_of(records[0])
+    for name, odd in (("sources", [["all", 7]] * 9), ("time_ms", 1), ("next_offsets", [])):
+        first = WireRecord(value=value_of(json.dumps(directory | {name: odd}), columns), headers=records[0].headers)
+        with pytest.raises(WireError, match="does not fit the first one of batch 1"):
+            feed(reader(), [first, *records[1:]])
+
+
+def test_a_digest_tells_rows_from_entries() -> None:
+    """The columns are hashed one behind the other: where one ends and the next begins must count too."""
+    empty = StampRows.empty()
+    ones = np.ones(2, dtype=np.int64)
+    rows = replace(empty, topic=ones)
+    other = replace(empty, n=ones)
+    batch = stamped(events("T"))
+    assert replace(batch, rows=rows).compute_digest() != replace(batch, rows=other).compute_digest()
 
 
 def test_large_batches_stay_under_the_limit() -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from totalorder.cli import app
 from totalorder.cli.audit import show_rows
+from totalorder.errors import SettingsError
 from totalorder.sinks import audit, session
 from totalorder.sinks.audit import Audit, Result, Verdict
 from totalorder.sinks.schema import TABLES
@@ -56,6 +57,11 @@ WHO = ["audit", "--tables", "ROOT", "--only", "who-received", "--param", "topic=
         (["audit", "--tables", "ROOT", "--only", "gap"], ["nearest one is 'gaps'"]),
         (["audit", "--tables", "ROOT", "--sql", "ROOT/absent.sql"], ["absent.sql cannot be read"]),
         (["audit", "--tables", "ROOT", "--html", "ROOT/no/x.html"], ["there is no directory"]),
+        (["sql", "--tables", "ROOT", "DELETE FROM deliveries"], ["begins with ['DELETE']", "they are evidence"]),
+        (["sql", "--tables", "ROOT", "/* SELECT */ -- SELECT\ndrop table events"], ["begins with ['DROP']"]),
+        (["sql", "--tables", "ROOT", "WITH a AS (SELECT 1) INSERT INTO events SELECT * FROM a"], ["contains INSERT"]),
+        (["sql", "--tables", "ROOT", "FROM events INSERT INTO batches SELECT *"], ["contains INSERT"]),
+        (["sql", "--tables", "ROOT", "  "], ["begins with []"]),
         (["audit", "--tables", "ROOT", "--html", "ROOT"], ["is a directory", "report.html"]),
         (WHO, ["the audit who-received needs a value for n", "--param n=VALUE"]),
         ([*WHO, "--param", "n=1", "--param", "N=1"], ["--param N", "nothing that is asked has a :N", "Leave it out"]),
@@ -198,3 +204,23 @@ def test_rows_that_do_not_fit_are_a_line_for_each_value() -> None:
         "a:",
         "long:  1",
     ]
+
+
+def test_an_audit_of_ones_own_may_only_ask(tmp_path: Path) -> None:
+    changing = tmp_path / "a.sql"
+    changing.write_text("-- title: all is well\nDELETE FROM deliveries")
+    with pytest.raises(SettingsError, match=r"a\.sql is not a question"):
+        audit.read_audit(changing)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select 'delete' as \"insert\" from events",
+        "WITH a AS (SELECT 'merge') SELECT * FROM a",
+        "(SELECT 1)",
+        "TABLE x",
+    ],
+)
+def test_a_question_is_let_through_whatever_it_quotes(sql: str) -> None:
+    audit.check_is_query(sql, "the query")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from totalorder.errors import BrokerUnavailable, SettingsError, StateError
+from totalorder.errors import BrokerUnavailable, SettingsError
 from totalorder.sinks.runner import Lineage, run_compaction
 from totalorder.sinks.settings import LineageSettings
 
@@ -34,6 +34,6 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
 def test_a_compaction_of_no_directory(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("mine")
     monkeypatch.setattr("totalorder.sinks.runner.configure_logging", lambda _: None)
-    with capture_logs() as said, pytest.raises(StateError, match="there is no lineage table at"):
+    with capture_logs() as said, pytest.raises(SettingsError, match="there is no lineage table at"):
         run_compaction(LineageSettings(tables=str(tmp_path / name)))
     assert not said

@@ -27,9 +27,10 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Prints what the query returns."""
-    from totalorder.sinks.audit import check_values, parameters_of
+    from totalorder.sinks.audit import check_is_query, check_values, parameters_of
 
     values = parameters(param)
+    check_is_query(query, "the query")
     check_values({"the query": parameters_of(query)}, values)
     with opened(tables, spark_settings(spark)) as auditor:
         columns, rows = auditor.query(query, values, most_rows=most_rows + 1)
