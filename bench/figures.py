@@ -69,7 +69,7 @@ class Plan:
                 rates=(500, 1_000, 2_000, 5_000, 10_000),
                 subscriptions=(10_000, 50_000, 200_000),
                 rate=5_000,
-                live=Domains(subscribers=1_000, warm_up_s=15, phase_s=15),
+                live=Domains(subscribers=1_000, warm_up_s=10, phase_s=10),
                 draws=10,
             ),
         )
@@ -203,7 +203,7 @@ def tables(data: Mapping[str, Any]) -> list[Table]:
 
 def _size_table(sizes: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     return Table(
-        title="Timestamp size (figures 7, 8): entries",
+        title="Timestamp size, entries (figures 7, 8)",
         columns=("shape", "subscriptions", "m=2 mean", "std", "delta", "m=1 mean", "std", "delta"),
         rows=[
             [shape, f"{point['subscriptions']:,}", *_size_cells(point), *_size_cells(point["m1"])]

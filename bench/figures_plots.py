@@ -56,6 +56,7 @@ def _draw(axes: Any, panel: Panel) -> None:
     else:
         _scales(axes, panel)
     if not panel.log_y:
+        axes.axhline(0, color="none")
         axes.set_ylim(bottom=0)
     axes.grid(visible=True, which="major", alpha=0.3)
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=2)
