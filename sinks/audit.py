@@ -205,8 +205,9 @@ def check_is_query(sql: str, where: str) -> None:
     changing = sorted(set(words) & _CHANGING) if words[:1] in (["WITH"], ["FROM"]) else []
     if words[:1] and words[0] in _ASKING and not changing:
         return
+    found = f"it contains {changing[0]}" if changing else f"it begins with {words[0]}" if words else "it is empty"
     raise SettingsError(
-        f"{where} is not a question: it {f'contains {changing[0]}' if changing else f'begins with {words[:1]}'}",
+        f"{where} is not a question: {found}",
         remedy=f"Begin with one of {', '.join(_ASKING)}; what changes the tables is refused, since they are evidence",
     )
 

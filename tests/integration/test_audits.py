@@ -61,7 +61,8 @@ ASKED = [name for name, audit in AUDITS.items() if not audit.parameters]
 def test_nothing_is_found_in_honest_tables(spark: SparkSession) -> None:
     results = ask(spark, honest_world(history(11)), *ASKED)
     assert {r.audit.name: r.rows for r in results if r.verdict == "violated"} == {}
-    assert {r.audit.name for r in results if r.verdict == "information"} == {"given-up", "latency"}
+    assert {r.audit.name for r in results if r.verdict == "information"} == {"given-up", "latency", "not-stamped-yet"}
+    assert {r.audit.name: r.rows for r in results if r.audit.name == "not-stamped-yet"} == {"not-stamped-yet": ()}
     assert all(result.rows_examined for result in results)
 
 
@@ -320,6 +321,15 @@ def test_pairs_that_disagree_are_those_of_the_dumb_twin(spark: SparkSession) -> 
 # --- what informs -----------------------------------------------------------------------------------------------------
 
 
+def test_deliveries_beyond_all_stamps_are_shown(spark: SparkSession, world: World) -> None:
+    """A receipt of an event that never was, with a position that nobody gave."""
+    last = max(world["deliveries"], key=lambda row: (row["subscriber"], row["delivery_index"]))
+    forged = {"kafka_topic": "nowhere", "offset": 7, "g": 10**6, "n": 1, "delivery_index": last["delivery_index"] + 1}
+    world["deliveries"].append(last | forged)
+    (shown,) = ask(spark, world, "not-stamped-yet")
+    assert shown.rows == ((last["subscriber"], 1, 10**6, 10**6),)
+
+
 def test_given_up_tails_and_histories_are_shown(spark: SparkSession) -> None:
     """Another process begins anew, two events behind what the first received."""
     items = [change("r", "ab"), change("s", "ab"), *events("abab"), change("r", "ab"), *events("ab")]
@@ -444,7 +454,7 @@ def test_faults_that_spark_finds_are_told_in_one_line(
         (damaged / name / "_delta_log").mkdir(parents=True)
     cases = [
         (["audit", "--tables", damaged], "there is no Delta table"),
-        (["sql", "--tables", delta, "SELEC 1"], "Syntax error"),
+        (["sql", "--tables", delta, "SELECT 1 FROM"], "Syntax error"),
         (["sql", "--tables", delta, "SELECT nonsense FROM events"], "nonsense"),
     ]
     for args, word in cases:
