@@ -454,7 +454,7 @@ def test_faults_that_spark_finds_are_told_in_one_line(
         (damaged / name / "_delta_log").mkdir(parents=True)
     cases = [
         (["audit", "--tables", damaged], "there is no Delta table"),
-        (["sql", "--tables", delta, "SELECT 1 FROM"], "Syntax error"),
+        (["sql", "--tables", delta, "SELECT 1 1 1"], "Syntax error"),
         (["sql", "--tables", delta, "SELECT nonsense FROM events"], "nonsense"),
     ]
     for args, word in cases:
