@@ -12,12 +12,15 @@ from totalorder.bench.kernel_twin import PlainStamper
 from totalorder.bench.outcome import Outcome, Request, Table
 from totalorder.bench.workload import SHAPES, Workload
 from totalorder.sequencer.kernel import Groups, Recency, stamp_run, warm
+from totalorder.sequencer.state import EngineConfig
 
 T = TypeVar("T")
 Ints = npt.NDArray[np.int64]
 PAPER_STAMPS_PER_S = 4_000
 """Fig. 10: "more than 4k", with 5 servers."""
-_TOPICS, _SIZE, _MIN_SUBSCRIPTIONS, _KEYFRAME_EVERY = 1_000, 10, 2, 64
+_TOPICS, _SIZE, _MIN_SUBSCRIPTIONS = 1_000, 10, 2
+_KEYFRAME_EVERY = EngineConfig.keyframe_every
+"""The job's own default."""
 _BATCH = 10_000
 _REPEATS = 5
 
