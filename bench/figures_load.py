@@ -9,8 +9,8 @@ import numpy as np
 from kafka import TopicPartition
 
 from totalorder import kafka_clients
-from totalorder.bench.job_load import VALUE_BYTES
-from totalorder.errors import EnvironmentProblem, Error
+from totalorder.bench.job_load import VALUE_BYTES, fast_producer
+from totalorder.errors import Error
 
 _POLL_S = 0.05
 _FLUSH_S = 30.0
@@ -29,7 +29,8 @@ class Arrival(NamedTuple):
 def publish_keys(pipe: Connection, servers: str, topics: Sequence[str], keys: Sequence[str], rate: int) -> None:
     """An event for each key in turn at an even rate, to the Kafka topic named beside it; says when it sent each."""
     values = np.random.default_rng(1).bytes(VALUE_BYTES * _VALUES)  # which no compression shortens
-    producer = _producer(servers)
+    # Idempotent, so that retries keep the order: the n-th event sent to a topic is the one at offset n.
+    producer = fast_producer(servers, **{"enable.idempotence": True})
     sent = np.empty(len(keys))
     began = time.time()
     for number, (topic, key) in enumerate(zip(topics, keys, strict=True)):
@@ -43,20 +44,6 @@ def publish_keys(pipe: Connection, servers: str, topics: Sequence[str], keys: Se
     if left := producer.flush(_FLUSH_S):
         raise Error(f"the broker did not take {left} events within {_FLUSH_S:g} s")
     pipe.send(sent)
-
-
-def _producer(servers: str) -> Any:
-    try:
-        from confluent_kafka import Producer
-    except ImportError:
-        raise EnvironmentProblem(
-            "confluent-kafka is not installed, and no other producer is fast enough here",
-            remedy="pip install 'totalorder[fast]'",
-        ) from None
-    # Idempotent, so that retries keep the order: the n-th event sent to a topic is the one at offset n.
-    return Producer(
-        {"bootstrap.servers": servers, "enable.idempotence": True, "queue.buffering.max.messages": 1_000_000}
-    )
 
 
 def receive_stamps(pipe: Connection, servers: str, topic: str, partitions: int) -> None:

@@ -77,7 +77,7 @@ def _work(pipe: Connection, work: Callable[..., None], arguments: Sequence[objec
 
 def publish_backlog(_: Connection, servers: str, topics: Sequence[str], keys: Sequence[str | None]) -> None:
     """An event for each key, in turn to the topics, with times as if they had been published at an even rate."""
-    producer, padding = _producer(servers), _padding()
+    producer, padding = fast_producer(servers), _padding()
     began_ms = round(time.time() * 1_000) - len(keys) * 1_000 // BACKLOG_RATE
     for number, key in enumerate(keys):
         value = _SENT.pack(0.0) + padding[number % len(padding)]
@@ -87,7 +87,7 @@ def publish_backlog(_: Connection, servers: str, topics: Sequence[str], keys: Se
 
 def publish_paced(_: Connection, servers: str, topics: Sequence[str], rate: int, seconds: float) -> None:
     """Events at an even rate, in turn to the topics; each begins with the time at which it was sent."""
-    producer, padding = _producer(servers), _padding()
+    producer, padding = fast_producer(servers), _padding()
     began = time.time()
     for number in range(round(rate * seconds)):
         pause_s = began + number / rate - time.time()
@@ -104,7 +104,8 @@ def _padding() -> list[bytes]:
     return [source.randbytes(VALUE_BYTES - _SENT.size) for _ in range(4_096)]
 
 
-def _producer(servers: str) -> Any:
+def fast_producer(servers: str, **more: object) -> Any:
+    """A confluent-kafka producer; `more` are settings of it. EnvironmentProblem where that is not installed."""
     try:
         from confluent_kafka import Producer
     except ImportError:
@@ -112,7 +113,7 @@ def _producer(servers: str) -> Any:
             "confluent-kafka is not installed, and no other producer is fast enough here",
             remedy="pip install 'totalorder[fast]'",
         ) from None
-    return Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 1_000_000})
+    return Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 1_000_000, **more})
 
 
 def _send(producer: Any, topic: str, value: bytes, timestamp_ms: int, key: str | None = None) -> None:

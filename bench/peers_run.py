@@ -8,15 +8,15 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from totalorder.bench.outcome import Say
-from totalorder.bench.peers_crew import PeersCrew
 from totalorder.bench.peers_judge import Figures, Heard, judge
 from totalorder.bench.peers_kafka import DOMAIN, StampCount, kafka_topics
 from totalorder.bench.peers_load import CLOCKS_MS, Load, subscriptions
 from totalorder.bench.peers_nats import NatsServer
-from totalorder.demo.crew import Member
+from totalorder.demo.crew import Crew, Member
 from totalorder.demo.run import SEQUENCER_READY
 from totalorder.kafka_clients import admin, kafka_errors
 
+_WORKER = "totalorder.bench.peers_worker"
 _SEQUENCER_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 150.0
 _PUBLISH_TIMEOUT_S = 120.0
@@ -72,7 +72,7 @@ def measure(peer: Peer, plan: Plan, servers: str, say: Say) -> Measured:
     """
     with ExitStack() as stack:
         address = stack.enter_context(NatsServer()).url if peer.kind == "nats" else servers
-        run = _Run(peer, plan, address, stack.enter_context(PeersCrew()), say)
+        run = _Run(peer, plan, address, stack.enter_context(Crew(_WORKER)), say)
         run.prepare()
         backlog = run.backlog()
         live = run.live()
@@ -85,7 +85,7 @@ class _Run:
 
     stamping_s = 0.0
 
-    def __init__(self, peer: Peer, plan: Plan, address: str, crew: PeersCrew, say: Say) -> None:
+    def __init__(self, peer: Peer, plan: Plan, address: str, crew: Crew, say: Say) -> None:
         self._peer, self._plan, self._address, self._crew, self._say_line = peer, plan, address, crew, say
         self._prefix = f"{peer.name}."
         self._topics = subscriptions(plan.subsets)

@@ -1,4 +1,4 @@
-"""What the benchmark's processes do. `python -m totalorder.bench.peers_worker ROLE`, started by peers_crew.py.
+"""What the benchmark's processes do. `python -m totalorder.bench.peers_worker ROLE`, started by peers_run.py.
 
 They talk to the benchmark as the demo's processes do to the demo: JSON lines on standard input and output.
 """

@@ -26,6 +26,7 @@ from totalorder.sequencer.limits import (
     MAX_ROWS_PER_RECORD,
     MAX_STAMPS_PARTITIONS,
 )
+from totalorder.sequencer.numbering import sorted_order
 from totalorder.sequencer.planes import from_planes, to_planes, width_of
 from totalorder.sequencer.stamps import DIGEST_BYTES, StampedBatch, StampRows
 
@@ -174,9 +175,7 @@ def _mentions(place: Ints, entry_start: Ints, g: Ints, topics: int) -> tuple[Int
     lengths, starts = np.diff(entry_start)[by_g], entry_start[:-1][by_g]
     before = np.cumsum(lengths) - lengths
     in_pi = np.repeat(starts - before, lengths) + np.arange(len(place), dtype=np.int64)
-    # numpy sorts 16-bit numbers by radix, in a fraction of the time.
-    narrow = np.uint16 if topics <= 1 << 16 else np.int64
-    order = in_pi[np.argsort(place[in_pi].astype(narrow), kind="stable")]
+    order = in_pi[sorted_order(place[in_pi], size=topics)]
     return order, np.flatnonzero(np.diff(place[order], prepend=-1))
 
 

@@ -1,4 +1,4 @@
-"""Which small numbers occur in a column, without sorting it."""
+"""Small numbers in columns: which occur, and their order."""
 
 import numpy as np
 import numpy.typing as npt
@@ -20,3 +20,10 @@ def numbered(column: Ints, *, size: int) -> tuple[Ints, Ints]:
     place = np.zeros(size, dtype=np.int64)
     place[distinct] = np.arange(len(distinct))
     return distinct, place[column]
+
+
+def sorted_order(column: Ints, *, size: int) -> Ints:
+    """The places of the column's values, numbers below `size`, by value; equal ones stay in order."""
+    # numpy sorts 16-bit numbers by radix, in a fraction of the time.
+    narrow = np.uint16 if size <= 1 << 16 else np.int64
+    return np.argsort(column.astype(narrow), kind="stable")

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from totalorder.sequencer.draft import Draft
 from totalorder.sequencer.groups import GroupChange
 from totalorder.sequencer.kernel import Groups, Recency, Stamped, gather, stamp_run
-from totalorder.sequencer.numbering import numbered
+from totalorder.sequencer.numbering import numbered, sorted_order
 from totalorder.sequencer.stamps import StampRows
 from totalorder.sequencer.state import Hot
 
@@ -102,9 +102,7 @@ class Stamper:
         if not self._runs:
             return {}
         whole = _whole(self._runs)
-        # numpy sorts 16-bit numbers by radix, in a fraction of the time.
-        narrow = np.uint16 if len(self.clocks) <= 1 << 16 else np.int64
-        order = np.argsort(whole.topic.astype(narrow), kind="stable")
+        order = sorted_order(whole.topic, size=len(self.clocks))
         partitions = np.array(self._draft.partition_of, dtype=np.int64)[whole.topic[order]]
         return {
             partition: _taken(whole, order[partitions == partition]) for partition in np.unique(partitions).tolist()

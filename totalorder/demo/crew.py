@@ -85,9 +85,13 @@ class Member:
 
 
 class Crew:
-    """The processes of one run, and the folder that they share. A context manager: at its end all are gone."""
+    """The processes of one run, and the folder that they share. A context manager: at its end all are gone.
 
-    def __init__(self) -> None:
+    `worker` is the module that plays their roles.
+    """
+
+    def __init__(self, worker: str = "totalorder.demo.worker") -> None:
+        self._worker = worker
         self.members: list[Member] = []
         self._heard = threading.Condition()
 
@@ -114,11 +118,11 @@ class Crew:
         self._keeper.wait()
 
     def start(self, name: str, role: str, **spec: object) -> Member:
-        """Start a process that plays `role` of worker.py, with its own session, log file and `spec`."""
+        """Start a process that plays `role` of the worker's module, with its own session, log file and `spec`."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "totalorder.demo.worker", role],
+                [sys.executable, "-m", self._worker, role],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
