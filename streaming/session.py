@@ -142,6 +142,8 @@ def _own_conf(settings: Settings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.numRecentProgressUpdates": str(KEPT),
         "spark.python.daemon.module": "totalorder.streaming.daemon",
+        # Over TCP a small batch's rows wait 40 ms for the worker's delayed acknowledgement (ADR 6).
+        "spark.python.unix.domain.socket.enabled": "true",
     }
     if is_submitted():
         return conf
