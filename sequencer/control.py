@@ -188,7 +188,7 @@ def encode_request(request: Request) -> bytes:
         record["topics"] = list(request.topics)
         record["lease_s"] = request.lease_s
         record["stamps_ends"] = {str(partition): end for partition, end in request.stamps_ends.items()}
-    return json.dumps(record, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
+    return _ENCODER.encode(record).encode()
 
 
 def parse_request(value: bytes) -> Request:
@@ -207,7 +207,7 @@ def _load(value: bytes) -> dict[str, Any]:
     if len(value) > MAX_CONTROL_BYTES:
         raise BadRequest(f"the record has more than {MAX_CONTROL_BYTES} bytes, the limit")
     try:
-        record = json.loads(value.decode("utf-8"), parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+        record = _DECODER.decode(value.decode("utf-8"))
     except (ValueError, RecursionError):
         raise BadRequest("the record is not JSON in UTF-8 with unique keys") from None
     if not isinstance(record, dict):
@@ -224,6 +224,10 @@ def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
     return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_unique_keys)
+_ENCODER = json.JSONEncoder(separators=(",", ":"), sort_keys=True, ensure_ascii=False)
 
 
 def _parse_fields(record: Mapping[str, Any], id_: str | None, nonce: str | None) -> Request:
@@ -301,13 +305,11 @@ def answer_key(answer: Answer) -> bytes:
 
 def encode_answer(answer: Answer) -> bytes:
     """JSON form of an answer, the value of a record on grants; equal answers have equal bytes."""
-    record = {"v": VERSION, "kind": type(answer).__name__.lower()} | {
-        name: getattr(answer, name) for name in answer.__dataclass_fields__
-    }
+    record = {"v": VERSION, "kind": type(answer).__name__.lower(), **vars(answer)}
     if isinstance(answer, Grant):
         record["next_offsets"] = sorted([*source, offset] for source, offset in answer.next_offsets.items())
         record["stamps_ends"] = {str(partition): end for partition, end in answer.stamps_ends.items()}
-    return json.dumps(record, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()
+    return _ENCODER.encode(record).encode()
 
 
 def decode_answer(value: bytes) -> Answer:

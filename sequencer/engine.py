@@ -179,7 +179,7 @@ class _Run:
             last_g=stamper.last_g,
             next_offsets=self.next_offsets,
             digests={stamped.partition: stamped.digest for stamped in stamps},
-            owed=stamper.owed,
+            owed=stamper.owed(),
             rekey=frozenset(stamper.rekey),
             opening=frozenset(stamper.opening),
         )

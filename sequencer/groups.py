@@ -51,13 +51,14 @@ def change(
     added, dropped = topics - former, former - topics
     for topic in own:
         if topic not in former:
-            more, less = topics - {topic}, _NOBODY
+            more, less = topics, _NOBODY
         elif topic not in topics:
-            more, less = _NOBODY, former - {topic}
+            more, less = _NOBODY, former
         else:
             more, less = added, dropped
         row = counts.get(topic, {})
-        joined, left = _raise(row, more, min_subscriptions), _lower(row, less, min_subscriptions)
+        joined = _raise(row, topic, more, min_subscriptions)
+        left = _lower(row, topic, less, min_subscriptions)
         if more or less:
             rows[topic] = row
         if joined or left:
@@ -69,20 +70,24 @@ def change(
     return GroupChange(counts=rows, owed=owed, shrunk=frozenset(shrunk), opened=frozenset(opened))
 
 
-def _raise(row: dict[int, int], peers: Iterable[int], min_subscriptions: int) -> list[int]:
-    """Counts one subscription more with each peer; returns those that join the group by it."""
+def _raise(row: dict[int, int], topic: int, peers: Iterable[int], min_subscriptions: int) -> list[int]:
+    """Counts one subscription more with each peer but the topic itself; returns those that join the group by it."""
     joined = []
+    counted = row.get
     for peer in peers:
-        row[peer] = count = row.get(peer, 0) + 1
-        if count == min_subscriptions:
-            joined.append(peer)
+        if peer != topic:
+            row[peer] = count = counted(peer, 0) + 1
+            if count == min_subscriptions:
+                joined.append(peer)
     return joined
 
 
-def _lower(row: dict[int, int], peers: Iterable[int], min_subscriptions: int) -> list[int]:
-    """Counts one subscription less with each peer; returns those that leave the group by it."""
+def _lower(row: dict[int, int], topic: int, peers: Iterable[int], min_subscriptions: int) -> list[int]:
+    """Counts one subscription less with each peer but the topic itself; returns those that leave the group by it."""
     left = []
     for peer in peers:
+        if peer == topic:
+            continue
         row[peer] = count = row[peer] - 1
         if count == min_subscriptions - 1:
             left.append(peer)

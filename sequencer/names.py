@@ -74,4 +74,8 @@ def valid_topic(value: object) -> bool:
     """Whether a value can name a pub/sub topic: any non-empty text that UTF-8 can carry, within the limit."""
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TOPIC_CHARS:
         return False
-    return not any(0xD800 <= ord(char) <= 0xDFFF for char in value)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,5 +1,6 @@
 """Timestamps of a batch: what the kernel needs for each run of events between control records, and what it returns."""
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,7 +34,7 @@ class Stamper:
         self.g = hot.g
         self.clocks = hot.clocks.copy()
         self.last_g = hot.last_g.copy()
-        self.owed = dict(hot.owed)
+        self._owed: dict[int, Set[int]] = dict(hot.owed)
         self.rekey = set(hot.rekey)
         self.opening = set(hot.opening)
         self._recency = Recency.of(self.last_g)
@@ -53,9 +54,16 @@ class Stamper:
     def apply(self, changed: GroupChange) -> None:
         """Notes what a change of sequencing groups owes to the next event of each topic."""
         for topic, peers in changed.owed.items():
-            self.owed[topic] = self.owed.get(topic, frozenset()) | peers
+            owed = self._owed.get(topic, _NOTHING)
+            if not isinstance(owed, set):  # shared with the state before: copied once, and not for each change
+                owed = self._owed[topic] = set(owed)
+            owed |= peers
         self.rekey |= changed.shrunk
         self.opening |= changed.opened
+
+    def owed(self) -> Mapping[int, frozenset[int]]:
+        """What is owed after the batch."""
+        return {topic: frozenset(peers) for topic, peers in self._owed.items()}
 
     def position(self) -> int:
         """Takes the next position of π, for something other than an event."""
@@ -71,7 +79,7 @@ class Stamper:
         self.g += len(topic)
         own = distinct[groups.own].tolist()
         for number in own:
-            self.owed.pop(number, None)
+            self._owed.pop(number, None)
         self.opening.difference_update(own)
         self.rekey.difference_update(own)
         self.rekey.update(distinct[groups.own & stamped.rekey].tolist())
@@ -92,9 +100,9 @@ class Stamper:
         )
 
     def _forced(self, topic: int) -> Ints:
-        forced = self.owed.get(topic, frozenset())
+        forced = self._owed.get(topic, _NOTHING)
         if topic in self.opening:
-            forced |= self._draft.together(topic)
+            forced = forced | self._draft.together(topic)
         return np.array(sorted(forced), dtype=np.int64)
 
     def rows(self) -> dict[int, StampRows]:
@@ -110,6 +118,7 @@ class Stamper:
 
 
 _NONE = np.zeros(0, dtype=np.int64)
+_NOTHING: frozenset[int] = frozenset()
 
 
 def _whole(runs: list[_Run]) -> StampRows:
