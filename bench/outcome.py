@@ -34,11 +34,15 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`data` is the one JSON object of `--json`; `files` are the plots and data written below `--out`."""
+    """`data` is the one JSON object of `--json`; `files` are the plots and data written below `--out`.
+
+    `broken` names the claims that were not kept: the command shows all figures, and fails.
+    """
 
     data: Mapping[str, Any]
     tables: Sequence[Table]
     files: Sequence[Path] = ()
+    broken: Sequence[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

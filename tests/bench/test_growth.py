@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from totalorder.bench import growth
-from totalorder.bench.growth import Scale, measure, slope
+from totalorder.bench.growth import CLAIMS, Scale, exceeded, measure, slope, slopes_of
 from totalorder.bench.outcome import Request, Size
+
+AXES = ("topics", "topic_subscriptions")
 
 
 def test_the_exponent_is_that_of_a_power() -> None:
@@ -32,15 +34,52 @@ def test_a_point_tells_what_the_domain_holds() -> None:
     assert min(small.batch_ms, small.save_ms, small.recovery_ms, small.first_batch_ms) > 0
 
 
+def test_what_does_not_depend_on_the_machine_keeps_its_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(growth, "_SETTLE", 2_000)
+    monkeypatch.setattr(growth, "_REPEATS", 1)
+    scales = {
+        "topics": [Scale(topics=count, subscribers=100, size=10) for count in (50, 100, 500, 1_000)],
+        "topic_subscriptions": [
+            Scale(topics=200, subscribers=count, size=size) for count, size in ((10, 10), (100, 10), (100, 50))
+        ],
+    }
+    for axis in AXES:
+        slopes = slopes_of([measure(scale) for scale in scales[axis]], axis)
+        for name in ("cold_bytes", "entries_per_event"):
+            most = CLAIMS[name]
+            assert most is not None
+            assert slopes[name] <= most, (axis, name)
+
+
+def test_a_claim_that_is_exceeded_is_named_with_its_line() -> None:
+    kept = dict.fromkeys(CLAIMS, 0.5) | {"recovery_ms": 7.0}
+    assert exceeded(dict.fromkeys(AXES, kept)) == []
+    (line,) = exceeded({"topics": kept, "topic_subscriptions": kept | {"cold_bytes": 1.01}})
+    assert line == "the exponent of cold bytes as topic-subscriptions grow is 1.01, and must not exceed 1"
+
+
+@pytest.mark.parametrize(("size", "fails"), [(Size.SMOKE, False), (Size.QUICK, True), (Size.FULL, True)])
+def test_only_the_smallest_sizes_may_exceed_a_claim(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, size: Size, fails: bool
+) -> None:
+    for sizes in ("_QUICK", "_FULL"):
+        monkeypatch.setattr(growth, sizes, growth._SMOKE)
+    monkeypatch.setattr(growth, "CLAIMS", CLAIMS | {"cold_bytes": -1.0})
+    outcome = growth.run(Request(size=size, say=lambda _: None, out=tmp_path))
+    assert outcome.data["claims_held"] is False
+    assert any("cold bytes" in line for line in outcome.broken) == fails
+
+
 def test_it_answers_with_points_and_exponents_and_writes_them(tmp_path: Path) -> None:
     said: list[str] = []
     outcome = growth.run(Request(size=Size.SMOKE, say=said.append, out=tmp_path / "new"))
     data = json.loads(json.dumps(outcome.data))
-    assert data.keys() == {"topics", "topic_subscriptions"}
-    for axis, line in data.items():
+    assert data.keys() == {*AXES, "claims_held"}
+    for axis in AXES:
+        line = data[axis]
         sizes = [point[axis] for point in line["points"]]
         assert sizes == sorted(set(sizes))
-        assert line["slopes"].keys() == {*growth.MEASURES, "recovery_ms by bytes"}
+        assert line["slopes"].keys() == CLAIMS.keys()
     assert data["topic_subscriptions"]["slopes"]["cold_bytes"] > 0.5
     with (tmp_path / "new" / "growth.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(said)

@@ -1,16 +1,19 @@
 """`totalorder bench`: measures, and prints ratios within the run."""
 
 import json
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from totalorder.cli.options import Json
-from totalorder.errors import SettingsError
+from totalorder.errors import Error, SettingsError
 
 if TYPE_CHECKING:
     from rich.table import Table as Drawn
@@ -49,13 +52,40 @@ def _command(name: str) -> Callable[..., None]:
 
         size = Size.QUICK if quick else Size.SMOKE if smoke else Size.FULL
         module = import_module(f"totalorder.bench.{name}")
-        outcome: Outcome = module.run(Request(size=size, say=_say, out=out))
+        with _ended_by_sigterm():
+            outcome: Outcome = module.run(Request(size=size, say=_say, out=out))
         if as_json:
             print(json.dumps(outcome.data))
         else:
             _show(outcome)
+        if outcome.broken:
+            raise Error(
+                f"bench {name} breaks a claim: {'; '.join(outcome.broken)}",
+                remedy="Run it again on a quiet machine; if it stays, it is a fault of totalorder: please report it",
+            )
 
     return run
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM as Ctrl-C: what runs is stopped, and temporary folders are removed, on the way out."""
+    code = 128 + signal.SIGTERM
+    asked = False
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        asked = True
+        sys.exit(code)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except Exception:
+        # A call into Java that was cut short may spoil the one that stops Spark; Java then ends with this process.
+        if asked:
+            sys.exit(code)
+        raise
 
 
 def _say(line: str) -> None:

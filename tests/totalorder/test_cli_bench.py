@@ -1,0 +1,70 @@
+"""`totalorder bench` as a command: how it ends."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import wait_until
+
+from totalorder.bench import kernel
+from totalorder.bench.outcome import Outcome, Request
+from totalorder.cli.app import main
+
+_START_S = 60.0
+# A benchmark whose clearing up fails, as a call into Java does behind one that was cut short.
+_SPOILED = """
+import threading
+from totalorder.bench import kernel
+from totalorder.cli.app import main
+def run(request):
+    try:
+        print("up", flush=True)
+        threading.Event().wait()
+    finally:
+        raise RuntimeError("spoiled")
+kernel.run = run
+main(["bench", "kernel"])
+"""
+
+
+def test_a_broken_claim_is_named_behind_the_figures(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(_: Request) -> Outcome:
+        return Outcome(data={"claims_held": False}, tables=[], broken=["it is 3, and must not exceed 2"])
+
+    monkeypatch.setattr(kernel, "run", run)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own handlers
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "kernel", "--json"])
+    shown = capsys.readouterr()
+    assert ended.value.code == 1
+    assert shown.out == '{"claims_held": false}\n'
+    assert "bench kernel breaks a claim: it is 3, and must not exceed 2" in shown.err
+
+
+@pytest.mark.broker
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_sigterm_leaves_neither_processes_nor_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [sys.executable, "-m", "totalorder.cli", "bench", "job", "--smoke"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
+        try:
+            wait_until(lambda: list(tmp_path.glob("*/kafka/*.lock")) != [], "a broker runs", bound_s=_START_S)
+            bench.terminate()
+            assert bench.wait(_START_S) == 128 + signal.SIGTERM
+        finally:
+            bench.kill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_is_no_traceback_where_clearing_up_fails() -> None:
+    command = [sys.executable, "-c", _SPOILED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        assert bench.stdout.readline() == "up\n"
+        bench.terminate()
+        assert bench.communicate(timeout=_START_S) == ("", "")
+        assert bench.returncode == 128 + signal.SIGTERM
