@@ -18,6 +18,8 @@ import pyarrow as pa
 
 from totalorder.errors import LimitExceeded, WireError
 from totalorder.sequencer.limits import (
+    MAX_BATCH_BYTES,
+    MAX_DIRECTORY_BYTES,
     MAX_ENTRIES_PER_RECORD,
     MAX_PART_BYTES,
     MAX_PARTS,
@@ -25,6 +27,7 @@ from totalorder.sequencer.limits import (
     MAX_ROW_BYTES,
     MAX_ROWS_PER_RECORD,
     MAX_STAMPS_PARTITIONS,
+    MAX_TOPICS_PER_DOMAIN,
 )
 from totalorder.sequencer.numbering import sorted_order
 from totalorder.sequencer.planes import from_planes, to_planes, width_of
@@ -37,6 +40,8 @@ _LEVEL = 3
 _LENGTH = struct.Struct("<I")
 _ROW_COLUMNS = ("topic", "source", "offset", "g", "crc", "keyframe", "entries")
 _RANGE = range(1 << 63)
+_ROW_BYTES, _ENTRY_BYTES = 57, 16
+"""What the columns of StampRows take."""
 _ENTRY_COLUMNS = ("entry_topic", "entry_n")
 _UNREADABLE = (
     *(pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
@@ -70,14 +75,24 @@ def encode_stamps(stamped: StampedBatch, max_part_bytes: int = MAX_PART_BYTES) -
     """The records of one batch of one stamps partition, in the order in which they must be sent.
 
     A single stamp that does not fit a part gets a larger one: the names that it uses stand in its directory.
-    LimitExceeded when even that is past the limit of a record.
+    LimitExceeded when even that is past the limit of a record, or the batch is past its own.
     """
+    if bytes_of(stamped.rows) > MAX_BATCH_BYTES:
+        raise LimitExceeded(
+            f"batch {stamped.batch} has {len(stamped.rows)} stamps with {len(stamped.rows.entry_topic)} entries",
+            remedy="Lower max_events_per_batch",
+        )
     values = [value for start, end in _cuts(stamped.rows) for value in _parts(stamped, start, end, max_part_bytes)]
     if len(values) > MAX_PARTS:
         raise LimitExceeded(f"batch {stamped.batch} needs {len(values)} parts", remedy="Lower max_events_per_batch")
     return tuple(
         WireRecord(value=value, headers=_headers(stamped, part, len(values))) for part, value in enumerate(values)
     )
+
+
+def bytes_of(rows: StampRows) -> int:
+    """The memory that stamps take; MAX_BATCH_BYTES is about this."""
+    return _ROW_BYTES * len(rows) + _ENTRY_BYTES * len(rows.entry_topic)
 
 
 def _headers(stamped: StampedBatch, part: int, parts: int) -> tuple[tuple[str, bytes], ...]:
@@ -107,14 +122,16 @@ def _cuts(rows: StampRows) -> Iterator[tuple[int, int]]:
 
 def _parts(stamped: StampedBatch, start: int, end: int, max_part_bytes: int) -> Iterator[bytes]:
     raw = _encode_rows(stamped, start, end)
-    fits = len(raw) <= MAX_RAW_PART_BYTES
+    (directory,) = _LENGTH.unpack_from(raw)
+    fits = len(raw) <= MAX_RAW_PART_BYTES and directory <= MAX_DIRECTORY_BYTES
     value = bytes(pa.Codec("zstd", compression_level=_LEVEL).compress(raw, asbytes=True))
     if fits and (len(value) <= max_part_bytes or (end - start <= 1 and len(value) <= MAX_ROW_BYTES)):
         yield value
     elif end - start <= 1:
         raise LimitExceeded(
-            f"one stamp of batch {stamped.batch} needs {len(raw)} bytes, and {len(value)} when packed; "
-            f"a record may have {MAX_RAW_PART_BYTES}, and {MAX_ROW_BYTES} when packed",
+            f"one stamp of batch {stamped.batch} needs {len(raw)} bytes, {directory} of them for its directory, and "
+            f"{len(value)} when packed; a record may have {MAX_RAW_PART_BYTES}, {MAX_DIRECTORY_BYTES} and "
+            f"{MAX_ROW_BYTES}",
             remedy="Use shorter topic names, fewer topics in a subscription, or fewer event partitions",
         )
     else:
@@ -212,8 +229,14 @@ class StampsAssembler:
     def __init__(self, *, domain: str, partition: int) -> None:
         self._domain = domain
         self._partition = partition
-        self._parts: list[StampedBatch] = []
         self._expected: tuple[int, int, int] | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parts: list[StampedBatch] = []
+        """All with the first one's sources and offsets, and without names: however many there are, these count once."""
+        self._names: dict[int, str] = {}
+        self._bytes = 0
 
     @property
     def waiting(self) -> bool:
@@ -227,10 +250,10 @@ class StampsAssembler:
         """
         batch, incarnation, part, parts = self._place(headers)
         if part == 0:
-            self._parts = []
+            self._forget()
         elif self._expected != (incarnation, batch, parts) or part != len(self._parts):
             # The tail of a batch whose beginning lies before where we began to read, or was written anew.
-            self._parts = []
+            self._forget()
             return None
         decoded = decode_part(value)
         if (decoded.domain, decoded.partition, decoded.batch) != (self._domain, self._partition, batch):
@@ -238,14 +261,22 @@ class StampsAssembler:
         self._expected = (incarnation, batch, parts)
         if self._parts and _frame(decoded) != _frame(self._parts[0]):
             raise self._error(f"its part {part} does not fit the first one of batch {batch}")
-        self._parts.append(decoded)
+        self._hold(decoded)
         if len(self._parts) < parts:
             return None
-        whole = _joined(self._parts)
-        self._parts = []
+        whole = replace(self._parts[0], rows=_joined([each.rows for each in self._parts]), names=self._names)
+        self._forget()
         if whole.compute_digest() != whole.digest:
             raise self._error(f"the content of batch {batch} does not give its digest")
         return whole
+
+    def _hold(self, part: StampedBatch) -> None:
+        self._names |= part.names
+        self._bytes += bytes_of(part.rows)
+        self._parts.append(replace(self._parts[0] if self._parts else part, rows=part.rows, names={}))
+        if self._bytes > MAX_BATCH_BYTES or len(self._names) > MAX_TOPICS_PER_DOMAIN:
+            self._forget()
+            raise self._error(f"batch {part.batch} has more stamps, entries or topics than a batch may have")
 
     def _place(self, headers: Mapping[str, bytes]) -> tuple[int, int, int, int]:
         if headers.get("kind") != KIND.encode():
@@ -273,20 +304,17 @@ def _frame(part: StampedBatch) -> tuple[object, ...]:
     return (*scalars, part.sources, sorted(part.next_offsets.items()))
 
 
-def _joined(parts: list[StampedBatch]) -> StampedBatch:
+def _joined(parts: list[StampRows]) -> StampRows:
     if len(parts) == 1:
         return parts[0]
-    rows = [part.rows for part in parts]
-    names = {topic: name for part in parts for topic, name in part.names.items()}
-    shifts = np.cumsum([0] + [len(r.entry_topic) for r in rows])
-    starts = [r.entry_start[:-1] + shift for r, shift in zip(rows, shifts[:-1], strict=True)]
+    shifts = np.cumsum([0] + [len(rows.entry_topic) for rows in parts])
+    starts = [rows.entry_start[:-1] + shift for rows, shift in zip(parts, shifts[:-1], strict=True)]
     columns = {
-        name: np.concatenate([getattr(r, name) for r in rows])
+        name: np.concatenate([getattr(rows, name) for rows in parts])
         for name in StampRows.__dataclass_fields__
         if name != "entry_start"
     }
-    joined = StampRows(**columns, entry_start=np.concatenate([*starts, shifts[-1:]]).astype(np.int64))
-    return replace(parts[-1], rows=joined, names=names)
+    return StampRows(**columns, entry_start=np.concatenate([*starts, shifts[-1:]]).astype(np.int64))
 
 
 def decode_part(value: bytes | None) -> StampedBatch:
@@ -299,6 +327,8 @@ def decode_part(value: bytes | None) -> StampedBatch:
         if len(raw) > MAX_RAW_PART_BYTES:
             raise ValueError(f"more than {MAX_RAW_PART_BYTES} bytes when unpacked")
         (length,) = _LENGTH.unpack_from(raw)
+        if length > MAX_DIRECTORY_BYTES:
+            raise ValueError(f"its directory has more than {MAX_DIRECTORY_BYTES} bytes")
         head, planes = raw[_LENGTH.size : _LENGTH.size + length], raw[_LENGTH.size + length :]
         return _decode_rows(planes, json.loads(bytes(head)))
     except _UNREADABLE as error:

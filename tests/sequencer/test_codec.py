@@ -12,10 +12,11 @@ from engine_world import DOMAIN, configs, rows_of, run, same_rows
 from hypothesis import given, strategies as st
 from reference import Event, Item, change, events
 
+from totalorder.config import Settings
 from totalorder.errors import LimitExceeded, WireError
 from totalorder.sequencer import codec
 from totalorder.sequencer.codec import StampsAssembler, WireRecord, decode_part, encode_stamps
-from totalorder.sequencer.limits import MAX_PART_BYTES
+from totalorder.sequencer.limits import MAX_BATCH_BYTES, MAX_PART_BYTES, MAX_TOPICS_PER_SUBSCRIPTION
 from totalorder.sequencer.stamps import StampedBatch, StampRows
 
 topics = st.sampled_from(["T", "X", "Z", "été", "a" * 200])
@@ -226,6 +227,70 @@ def test_no_value_and_a_bomb_are_refused() -> None:
     bomb = bytes(pa.compress(bytes(70_000_000), codec="zstd", asbytes=True))
     with pytest.raises(WireError, match="more than 64000000 bytes"):
         decode_part(bomb)
+
+
+def test_parts_that_never_complete_hold_no_more_than_a_batch_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first part's rows again and again: on the wire they pack into next to nothing."""
+    _, records = many_parts()
+    size = codec.bytes_of(decode_part(records[0].value).rows)
+    monkeypatch.setattr(codec, "MAX_BATCH_BYTES", 3 * size)
+    assembler = reader()
+    for part in range(3):
+        assembler.add(records[0].value, altered(records[0], part=b"%d" % part, parts=b"10000"))
+    with pytest.raises(WireError, match=r"not usable: batch 1 has more stamps, entries or topics than a batch may"):
+        assembler.add(records[0].value, altered(records[0], part=b"3", parts=b"10000"))
+    assert not assembler.waiting
+
+
+def test_a_batch_never_names_more_topics_than_a_domain_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    (record,) = encode_stamps(stamped(events("TXZ")))
+    monkeypatch.setattr(codec, "MAX_TOPICS_PER_DOMAIN", 3)
+    assert feed(reader(), [record])
+    monkeypatch.setattr(codec, "MAX_TOPICS_PER_DOMAIN", 2)
+    with pytest.raises(WireError, match="more stamps, entries or topics"):
+        feed(reader(), [record])
+
+
+def test_the_largest_batch_that_is_written_is_read_and_a_larger_one_is_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    batch, _ = many_parts()
+    monkeypatch.setattr(codec, "MAX_BATCH_BYTES", codec.bytes_of(batch.rows))
+    (out,) = feed(reader(), list(encode_stamps(batch, max_part_bytes=500)))
+    assert same_rows(out, batch)
+    monkeypatch.setattr(codec, "MAX_BATCH_BYTES", codec.bytes_of(batch.rows) - 1)
+    with pytest.raises(LimitExceeded, match=r"batch 1 has 1200 stamps with \d+ entries. Lower max_events_per_batch"):
+        encode_stamps(batch)
+
+
+def test_a_batch_of_the_default_size_in_which_everybody_shares_everything_is_legal() -> None:
+    size = Settings.model_fields["max_events_per_batch"].default
+    most = 57 * size + 16 * size * MAX_TOPICS_PER_SUBSCRIPTION
+    assert most < MAX_BATCH_BYTES
+    rows = many_parts()[0].rows
+    assert codec.bytes_of(rows) + 8 == sum(getattr(rows, name).nbytes for name in StampRows.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("hostile", ["[[]" + ",[]" * 5_000 + "]", "[" * 8_000 + "]" * 8_000])
+def test_a_directory_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch, hostile: str) -> None:
+    parsed: list[bytes] = []
+    monkeypatch.setattr(codec, "MAX_DIRECTORY_BYTES", 10_000)
+    monkeypatch.setattr(json, "loads", parsed.append)
+    with pytest.raises(WireError, match="its directory has more than 10000 bytes"):
+        decode_part(value_of(hostile, b""))
+    assert not parsed
+
+
+def test_a_writer_cuts_where_a_directory_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = stamped(events([f"{'😀' * 250}{number}" for number in range(60)]))
+    monkeypatch.setattr(codec, "MAX_DIRECTORY_BYTES", 60_000)
+    records = list(encode_stamps(batch))
+    assert len(records) > 1
+    (out,) = feed(reader(), records)
+    assert same_rows(out, batch)
+    monkeypatch.setattr(codec, "MAX_DIRECTORY_BYTES", 3_000)
+    with pytest.raises(LimitExceeded, match=r"one stamp of batch 1 needs \d+ bytes, \d+ of them for its directory"):
+        encode_stamps(batch)
 
 
 def test_a_stamp_with_enormous_names_gets_a_record_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
