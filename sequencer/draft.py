@@ -1,5 +1,6 @@
 """A step's working copy of the cold state: copied at the first change, so that a batch without one costs nothing."""
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,10 +12,12 @@ from totalorder.sequencer import groups
 from totalorder.sequencer.groups import Counts, GroupChange
 from totalorder.sequencer.limits import MAX_TOPICS_PER_DOMAIN
 from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.state import Cold, Subscription
+from totalorder.sequencer.state import NO_RENEWALS, Cold, Renewals, State, Subscription
 
 Ints = npt.NDArray[np.int64]
 _NOBODY = np.zeros(0, dtype=np.int64)
+RENEWALS_ALWAYS_HOT = 64
+"""So many renewed leases stay hot in a domain of any size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,9 +34,10 @@ class _Copies:
 
 
 class Draft:
-    """Names, subscriptions and groups while one batch moves them on; `cold()` is what they are after it."""
+    """Names, subscriptions and groups while one batch moves them on; `finish()` is what they are after it."""
 
-    def __init__(self, cold: Cold) -> None:
+    def __init__(self, state: State) -> None:
+        cold = state.cold
         self.config = cold.config
         self.kafka_topics, self.ranks = cold.kafka_topics, cold.ranks
         self.sources, self.source_ids = cold.sources, cold.source_ids
@@ -43,22 +47,33 @@ class Draft:
         self.subscriptions: Mapping[str, Subscription] = cold.subscriptions
         self.counts: Counts = cold.counts
         self._members = cold.members
-        self._before = cold
+        self._before = state
+        self._renewed: dict[str, int] = {}
+        """Expiries renewed in this batch, while the subscriptions are not copied."""
         self._copies: _Copies | None = None
         self.changed = False
 
-    def cold(self) -> Cold:
-        """The cold state after the batch; the very same object when nothing changed."""
+    def finish(self) -> tuple[Cold, Renewals]:
+        """The cold state after the batch, the very same object when nothing changed, and the expiries that it lacks.
+
+        Renewed expiries go along with subscriptions that are written anyway. Those are written for their sake once half
+        of them are renewed: the many renewals since the last time share the cost.
+        """
+        renewed = self._renewals()
+        if len(renewed.number) > max(RENEWALS_ALWAYS_HOT, len(self.subscriptions) // 2):
+            self._own()
+            renewed = NO_RENEWALS
         if not self.changed:
-            return self._before
-        return replace(
-            self._before,
+            return self._before.cold, renewed
+        cold = replace(
+            self._before.cold,
             kafka_topics=self.kafka_topics,
             sources=self.sources,
             topics=tuple(self.topics),
             subscriptions=self.subscriptions,
             counts=self.counts,
         )
+        return cold, renewed
 
     def number_kafka_topics(self, names: Iterable[str]) -> None:
         """Ranks for event topics seen first; within a batch in byte order of name, since rows have no order."""
@@ -94,6 +109,38 @@ class Draft:
     def set(self, id_: str, subscription: Subscription) -> None:
         """Replaces one id's subscription."""
         self._own().subscriptions[id_] = subscription
+
+    def due(self, time_ms: int) -> list[str]:
+        """Ids, in order, of the leases that have run out by `time_ms`, as the batch found them."""
+        ids = self._before.cold.ids
+        return [ids[number] for number in np.flatnonzero(self._before.expiries() <= time_ms).tolist()]
+
+    def renew(self, id_: str, expires_ms: int) -> None:
+        """Moves the expiry of a lease that runs; copies nothing for it."""
+        if self._copies is None:
+            self._renewed[id_] = expires_ms
+        else:
+            self.set(id_, self.subscriptions[id_]._replace(expires_ms=expires_ms))
+
+    def _renewals(self) -> Renewals:
+        """The expiries that differ from the cold state's; none once they are in the copies."""
+        if self._copies is not None:
+            return NO_RENEWALS
+        if not self._renewed:
+            return self._before.hot.renewed
+        cold, expiries = self._before.cold, self._before.expiries().copy()
+        for id_, expires_ms in self._renewed.items():
+            expiries[bisect_left(cold.ids, id_)] = expires_ms
+        number = np.flatnonzero(expiries != cold.expiries)
+        return Renewals(number, expiries[number])
+
+    def _renewed_subscriptions(self) -> dict[str, Subscription]:
+        """The subscriptions with their renewed expiries."""
+        found, ids, renewed = dict(self.subscriptions), self._before.cold.ids, self._renewals()
+        for number, expires_ms in zip(renewed.number.tolist(), renewed.expires_ms.tolist(), strict=True):
+            id_ = ids[number]
+            found[id_] = found[id_]._replace(expires_ms=expires_ms)
+        return found
 
     def regroup(self, former: tuple[int, ...], topics: tuple[int, ...]) -> GroupChange:
         """Moves the sequencing groups of the shard's topics as one subscription's set changes."""
@@ -146,7 +193,7 @@ class Draft:
                 topics=list(self.topics),
                 topic_ids=dict(self.topic_ids),
                 partition_of=list(self.partition_of),
-                subscriptions=dict(self.subscriptions),
+                subscriptions=self._renewed_subscriptions(),
                 counts=dict(self.counts),
                 rows={},
             )

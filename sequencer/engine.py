@@ -20,7 +20,7 @@ from totalorder.sequencer.order import pi_order
 from totalorder.sequencer.registry import Registry
 from totalorder.sequencer.stamper import Stamper
 from totalorder.sequencer.stamps import Source, StampedBatch, StampRows, first_digest
-from totalorder.sequencer.state import Cold, EngineConfig, Hot, State
+from totalorder.sequencer.state import NO_RENEWALS, Cold, EngineConfig, Hot, State
 
 Ints = npt.NDArray[np.int64]
 
@@ -59,6 +59,7 @@ def initial_state(config: EngineConfig) -> State:
         owed={},
         rekey=frozenset(),
         opening=frozenset(),
+        renewed=NO_RENEWALS,
     )
     return State(
         hot=hot,
@@ -86,7 +87,7 @@ class _Run:
     def __init__(self, state: State, batch: Batch, starts: Mapping[Source, int]) -> None:
         self.before = state
         self.batch = batch
-        self.draft = draft = Draft(state.cold)
+        self.draft = draft = Draft(state)
         self.source = _number_sources(draft, batch)
         draft.number_topics(batch.topics)
         self.topic = np.array([draft.topic_ids[name] for name in batch.topics] + [-1], dtype=np.int64)[batch.topic]
@@ -146,7 +147,8 @@ class _Run:
 
     def finish(self) -> tuple[State, Effects]:
         """The state after the batch, and what is to be written."""
-        batch, cold, stamper = self.batch, self.draft.cold(), self.stamper
+        batch, stamper = self.batch, self.stamper
+        cold, renewed = self.draft.finish()
         events = self.source >= 0
         np.maximum.at(self.next_offsets, self.source[events], batch.offset[events] + 1)
         lost = np.flatnonzero(events & (self.topic < 0))
@@ -182,6 +184,7 @@ class _Run:
             owed=stamper.owed(),
             rekey=frozenset(stamper.rekey),
             opening=frozenset(stamper.opening),
+            renewed=renewed,
         )
         effects = Effects(
             stamps=stamps,

@@ -69,12 +69,7 @@ class Registry:
 
     def expire(self) -> None:
         """Ends, in id order, every subscription whose lease has run out by the batch's time."""
-        due = [
-            id_
-            for id_, held in self.draft.subscriptions.items()
-            if not held.lapsed and held.lease_ms and held.expires_ms <= self._time_ms
-        ]
-        for id_ in sorted(due):
+        for id_ in self.draft.due(self._time_ms):
             held = self.draft.subscriptions[id_]
             self._end(id_, held, generation=held.generation, nonce=held.nonce, offset=-1, reason="expired")
 
@@ -113,7 +108,8 @@ class Registry:
         if (request.generation, request.nonce) != (held.generation, held.nonce) or held.lapsed:
             raise _bad(request, f"not the holder of the present generation, {held.generation}")
         expires_ms = self._time_ms + held.lease_ms
-        self.draft.set(request.id, held._replace(expires_ms=expires_ms))
+        if held.lease_ms:
+            self.draft.renew(request.id, expires_ms)
         g = self._position()
         self.answers.append(Renewed(**_who(request), g=g, offset=offset, expires_ms=expires_ms, **self._stem()))
 

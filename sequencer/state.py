@@ -1,5 +1,6 @@
 """The engine's state: hot (counters, small, written every batch) and cold (names, subscriptions, groups, on change).
 
+A renewed lease is hot until the cold state is written for another reason, or until so many are that it pays (draft.py).
 Values are immutable by convention: a step makes new ones. The bytes carry a version and a checksum.
 """
 
@@ -19,7 +20,9 @@ from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.packing import pack, unpack
 
 Ints = npt.NDArray[np.int64]
-VERSION = 1
+VERSION = 2
+NEVER = np.iinfo(np.int64).max
+"""The expiry of what does not expire."""
 _HOT_MAGIC, _COLD_MAGIC = b"TOhs", b"TOcs"
 
 
@@ -64,10 +67,21 @@ class Subscription(NamedTuple):
     lease_ms: int
     """0 means that it never expires."""
     expires_ms: int
+    """In cold state; `Hot.renewed` may hold a later one."""
     g: int
     """Position of the record that set this generation."""
     lapsed: bool
     """Whether it ended by expiry or unsubscription."""
+
+
+class Renewals(NamedTuple):
+    """Expiries that stand in place of the cold state's; `number` is a subscription's place in `Cold.ids`, ascending."""
+
+    number: Ints
+    expires_ms: Ints
+
+
+NO_RENEWALS = Renewals(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +104,7 @@ class Hot:
     """Topics whose next event is a keyframe whatever its number."""
     opening: frozenset[int]
     """Topics whose next event carries opening entries (groups.py)."""
+    renewed: Renewals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +142,18 @@ class Cold:
         return [stamps_partition(name, self.config.stamps_partitions) for name in self.topics]
 
     @cached_property
+    def ids(self) -> list[str]:
+        """The subscriptions' ids in order."""
+        return sorted(self.subscriptions)
+
+    @cached_property
+    def expiries(self) -> Ints:
+        """By place in `ids`; `NEVER` where there is no lease, or none any more."""
+        held = map(self.subscriptions.__getitem__, self.ids)
+        expiries = (one.expires_ms if one.lease_ms and not one.lapsed else NEVER for one in held)
+        return np.fromiter(expiries, dtype=np.int64, count=len(self.ids))
+
+    @cached_property
     def members(self) -> dict[int, Ints]:
         """SG_T \\ {T} of the shard's topics, filled in as they are asked for."""
         return {}
@@ -138,6 +165,15 @@ class State:
 
     hot: Hot
     cold: Cold
+
+    def expiries(self) -> Ints:
+        """When each lease runs out, by place in `Cold.ids`."""
+        renewed = self.hot.renewed
+        if not len(renewed.number):
+            return self.cold.expiries
+        expiries = self.cold.expiries.copy()
+        expiries[renewed.number] = renewed.expires_ms
+        return expiries
 
     def require(self, config: EngineConfig) -> None:
         """Refuses to go on under other fixed settings than the state was made with."""
@@ -162,7 +198,13 @@ def encode_hot(hot: Hot) -> bytes:
         "rekey": sorted(hot.rekey),
         "opening": sorted(hot.opening),
     }
-    arrays = {"clocks": hot.clocks, "last_g": hot.last_g, "next_offsets": hot.next_offsets}
+    arrays = {
+        "clocks": hot.clocks,
+        "last_g": hot.last_g,
+        "next_offsets": hot.next_offsets,
+        "renewed": hot.renewed.number,
+        "renewed_ms": hot.renewed.expires_ms,
+    }
     return pack(_HOT_MAGIC, VERSION, header, arrays)
 
 
@@ -177,6 +219,7 @@ def decode_hot(data: bytes) -> Hot:
         owed={topic: frozenset(peers) for topic, peers in header["owed"]},
         rekey=frozenset(header["rekey"]),
         opening=frozenset(header["opening"]),
+        renewed=Renewals(arrays.pop("renewed"), arrays.pop("renewed_ms")),
         **arrays,
     )
 
@@ -188,7 +231,7 @@ def encode_cold(cold: Cold) -> bytes:
         "kafka_topics": cold.kafka_topics,
         "sources": cold.sources,
         "topics": cold.topics,
-        "subscriptions": sorted([id_, *subscription] for id_, subscription in cold.subscriptions.items()),
+        "subscriptions": [[id_, *cold.subscriptions[id_]] for id_ in cold.ids],
     }
     return pack(_COLD_MAGIC, VERSION, header, {"counts": _flat(cold.counts).reshape(-1)})
 

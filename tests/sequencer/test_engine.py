@@ -139,6 +139,15 @@ def test_control_records_take_positions_and_carry_the_frontier_of_grants() -> No
     assert [(e.stamps[0].g, e.stamps[0].control_g) for e in effects] == [(3, 1), (5, 4)]
 
 
+def test_what_a_topic_owes_adds_up_over_changes_and_batches() -> None:
+    items = [change("r", "T"), Event("T"), change("r", "TX"), change("s", "TY"), change("t", "TZ"), Event("T")]
+    rows = rows_of(items)
+    _, effects = run([rows[:2], rows[2:3], rows[3:5], rows[5:]], configs(keyframe_every=10**6))
+    stamps = full_stamps(batch for effect in effects for batch in effect.stamps)
+    assert stamps == reference_stamps(items, 1)
+    assert stamps[-1].entries == {"X": 0, "Y": 0, "Z": 0}
+
+
 def control(offset: int, value: bytes, at: int = 1) -> Row:
     return Row(f"{DOMAIN}.control", 0, offset, at, control=value)
 

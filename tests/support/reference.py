@@ -199,3 +199,40 @@ def first_disagreement(one: Sequence[int], other: Sequence[int]) -> tuple[int, i
             if other.index(earlier) > other.index(later):
                 return earlier, later
     return None
+
+
+class ReferenceLeases:
+    """Leases by the words of the protocol page, for one batch after the other: every lease is looked at in each."""
+
+    def __init__(self) -> None:
+        self.generations: dict[str, int] = {}
+        self.held: dict[str, tuple[int, int]] = {}
+        """Live subscription -> its lease in ms (0: it never ends) and when it ends."""
+
+    def begin(self, time_ms: int) -> list[str]:
+        """The ids whose leases end at the start of the batch, in order."""
+        ended = sorted(id_ for id_, (lease_ms, end_ms) in self.held.items() if lease_ms and end_ms <= time_ms)
+        for id_ in ended:
+            del self.held[id_]
+        return ended
+
+    def subscribe(self, id_: str, lease_ms: int, time_ms: int) -> None:
+        """The next generation of `id_`, with a lease of its own."""
+        self.generations[id_] = self.generations.get(id_, 0) + 1
+        self.held[id_] = (lease_ms, time_ms + lease_ms)
+
+    def renew(self, id_: str, time_ms: int) -> int | None:
+        """When the lease ends from now on; None for an id without a live subscription."""
+        if id_ not in self.held:
+            return None
+        lease_ms, _ = self.held[id_]
+        self.held[id_] = (lease_ms, time_ms + lease_ms)
+        return time_ms + lease_ms
+
+    def unsubscribe(self, id_: str) -> bool:
+        """Whether there was something to end."""
+        if id_ not in self.held:
+            return False
+        self.generations[id_] += 1
+        del self.held[id_]
+        return True
