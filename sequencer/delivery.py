@@ -161,6 +161,8 @@ class Delivery:
         self._expected: dict[int, int] = {}
         self._joins: dict[int, deque[tuple[int, int]]] = {}
         self._parts: dict[int, StampsPartition] = {}
+        self._stamped_by: list[StampsPartition] = []
+        """The partitions that hold the stamps of the set in force."""
         self._sources: dict[Source, _EventPartition] = {}
         self._unready: set[Source] = set()
         self._rows: dict[tuple[Source, int], _Row] = {}
@@ -344,6 +346,7 @@ class Delivery:
         for number, mark in position.stamps.items():
             self._parts[number] = StampsPartition.begin(self._domain, number, mark)
             self._effects.append(ReadStamps(partition=number, offset=mark.offset))
+        self._find_stamped_by()
         for source, offset in position.sources.items():
             self._read(source, offset).delivered_to = offset
         for link in position.pending:
@@ -442,6 +445,7 @@ class Delivery:
         for topic in self._topics:
             # Stamps from before the switch may still come from a partition that is read anew: they are known to be old.
             self._join(topic, switch.g + 1)
+        self._find_stamped_by()
         self._blocked, self._lagging, self._by_g = {}, -1, []
         self._unacked.append(switch)
         self._passed.append(switch)
@@ -523,6 +527,9 @@ class Delivery:
 
     def _partitions_of(self, *sets: Mapping[int, str]) -> set[int]:
         return partitions_of((name for topics in sets for name in topics.values()), self._stamps_partitions)
+
+    def _find_stamped_by(self) -> None:
+        self._stamped_by = [self._parts[number] for number in self._partitions_of(self._topics)]
 
     def _set_at(self, g: int) -> Mapping[int, str]:
         """The set that is owed the events at a position that is not before the set in force now.
@@ -633,8 +640,7 @@ class Delivery:
 
     def _complete_g(self) -> int:
         """π is known through here for the set in force."""
-        parts = self._partitions_of(self._topics)
-        return min((self._parts[number].complete_g for number in parts), default=2**63)
+        return min((part.complete_g for part in self._stamped_by), default=2**63)
 
     def _regulate(self, part: StampsPartition) -> None:
         load = part.waiting + part.held_rows

@@ -137,6 +137,15 @@ def test_a_lapse_is_healed_in_the_order_of_frontiers() -> None:
     assert feed.delivered(effects) == [(ZERO, 1), (ONE, 1), (ZERO, 2)]
 
 
+def test_frontiers_are_those_of_the_set_in_force() -> None:
+    """The former set's stamps lie in another partition, which is read no longer: nothing waits for it."""
+    feed = Feed(position=positioned((ZERO,), partitions=2), partitions=2)
+    feed.answer(grant((ONE,), former=(ZERO,), g=2, generation=2, clock={ZERO: 0, ONE: 0}, partitions=2))
+    feed.answer(grant((ONE,), former=(ONE,), g=6, generation=4, clock={ONE: 1}, partitions=2))  # a link is missing
+    feed.stamps((ONE, 1, 5, 0, {}), partition=1, control_g=6, g=8)
+    assert feed.events((ONE, 0)) == [(ONE, 1)]
+
+
 def test_with_m_2_a_lapse_stops_the_subscriber_after_what_came_before_it() -> None:
     feed = Feed(position=positioned(AB, m=2), m=2)
     feed.answer(ended("expired", generation=1, g=3, clock={"a": 1, "b": 0}))
