@@ -64,7 +64,7 @@ def test_only_the_smallest_sizes_may_exceed_a_claim(
 ) -> None:
     for sizes in ("_QUICK", "_FULL"):
         monkeypatch.setattr(growth, sizes, growth._SMOKE)
-    monkeypatch.setattr(growth, "CLAIMS", CLAIMS | {"cold_bytes": -1.0})
+    monkeypatch.setattr(growth, "CLAIMS", {**CLAIMS, "cold_bytes": -1.0})
     outcome = growth.run(Request(size=size, say=lambda _: None, out=tmp_path))
     assert outcome.data["claims_held"] is False
     assert any("cold bytes" in line for line in outcome.broken) == fails
