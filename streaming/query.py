@@ -67,9 +67,9 @@ def sequence(records: DataFrame, settings: Settings, record: DomainRecord, least
         least_batch=least_batch,
         fail_unroutable=settings.unroutable == "fail",
     )
+    if settings.shards == 1:  # one partition needs no shuffle: the stateful task reads for itself, and projects once
+        records = records.coalesce(1)
     rows = source.to_shards(source.project(records, settings), keys)
-    if settings.shards == 1:  # one partition needs no shuffle: the stateful task reads for itself (ADR 6)
-        rows = rows.coalesce(1)
     return rows.groupBy(source.SHARD_KEY).transformWithStateInPandas(ShardProcessor(plan), OUTPUT, "update", "none")
 
 

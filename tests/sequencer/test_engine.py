@@ -140,7 +140,14 @@ def test_control_records_take_positions_and_carry_the_frontier_of_grants() -> No
 
 
 def test_what_a_topic_owes_adds_up_over_changes_and_batches() -> None:
-    items = [change("r", "T"), Event("T"), change("r", "TX"), change("s", "TY"), change("t", "TZ"), Event("T")]
+    items: list[Item] = [
+        change("r", "T"),
+        Event("T"),
+        change("r", "TX"),
+        change("s", "TY"),
+        change("t", "TZ"),
+        Event("T"),
+    ]
     rows = rows_of(items)
     _, effects = run([rows[:2], rows[2:3], rows[3:5], rows[5:]], configs(keyframe_every=10**6))
     stamps = full_stamps(batch for effect in effects for batch in effect.stamps)
