@@ -191,12 +191,14 @@ def _note(pipe: Connection, values: Callable[[], list[bytes]]) -> None:
     """Notes when each value comes, until the other side asks and has as many as it expects."""
     pipe.send("ready")
     rows: list[tuple[float, float]] = []
-    expected, deadline = None, float("inf")
+    expected, deadline, look_at = None, float("inf"), 0.0
     while expected is None or (len(rows) < expected and time.monotonic() < deadline):
         found = values()
         now = time.time()
         rows.extend((_SENT.unpack_from(value)[0], now) for value in found)
-        if expected is None and pipe.poll():
-            expected, timeout_s = pipe.recv()
-            deadline = time.monotonic() + timeout_s
+        if expected is None and now >= look_at:
+            look_at = now + _POLL_S
+            if pipe.poll():
+                expected, timeout_s = pipe.recv()
+                deadline = time.monotonic() + timeout_s
     pipe.send(np.array(rows).reshape(-1, 2))

@@ -6,7 +6,7 @@ Values are immutable by convention: a step makes new ones. The bytes carry a ver
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -259,9 +259,8 @@ def _rows(flat: Ints) -> dict[int, dict[int, int]]:
     }
 
 
-@lru_cache(maxsize=16)
 def decode_cold(data: bytes) -> Cold:
-    """Reads `encode_cold`; remembers the last ones read, since they seldom change and are the larger part."""
+    """Reads `encode_cold`; StateError when the bytes are damaged or of another version."""
     header, arrays = unpack(_COLD_MAGIC, VERSION, data, "cold state")
     counts = _rows(arrays["counts"].reshape(-1, 3))
     subscriptions = {}

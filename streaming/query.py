@@ -38,9 +38,8 @@ def start_query(
     read = [*topics, settings.own_topics.control]
     records = source.read(spark, source.reader_options(settings, read, starts))
     stamped_records = sequence(records, settings, record, least_batch)
-    return (
+    return (  # the sink takes the columns that it knows, and leaves the figures
         stamped_records.observe(OBSERVED, F.max(FIGURES).alias(FIGURES))
-        .select("topic", "partition", "key", "value", "headers")
         .writeStream.format("kafka")
         .options(**sink_options(settings))
         .option("checkpointLocation", checkpoint)

@@ -38,10 +38,9 @@ _ADD_DEFAULTS = (
 )
 _KAFKA_SOURCE = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# Small batches are steady after half a minute instead of two, and no slower then: the full compiler and the parallel
-# collector would work against them on a machine of few cores.
-# A batch leaves 20 MB of garbage, and a collection costs the same however many batches it comes after.
-_SMALL_BATCHES = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:NewSize=256m"
+# The parallel collector would work against small batches on a machine of few cores. A batch leaves 20 MB of garbage,
+# and a collection costs the same however many batches it comes after.
+_SMALL_BATCHES = "-XX:+UseSerialGC -XX:NewSize=256m"
 _LOG4J_FILE = Path(str(files("totalorder") / "data" / "spark-log4j2.properties"))
 _LOG4J = f"-Dlog4j2.configurationFile={_LOG4J_FILE}"
 _LOG4J_OF_SPARK = "org/apache/spark/log4j2-defaults.properties"

@@ -20,14 +20,12 @@ from typing import Self
 
 from totalorder.errors import BrokerUnavailable, EnvironmentProblem, Error, SettingsError
 from totalorder.jars import jar_paths
-from totalorder.java import find_java
+from totalorder.java import SHORT_RUN, find_java
 from totalorder.kafka_clients import admin
 
 HOST = "127.0.0.1"
 
 _GUARD = Path(__file__).with_name("_guard.py")
-# Half the processor time in the first minutes, which are all that most local brokers see.
-_SMALL_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _LOGGING = Path(__file__).with_name("data") / "broker-log4j2.properties"
 _STOP_GRACE_S = 20.0
 _TAIL_LINES = 25
@@ -216,7 +214,7 @@ class LocalBroker:
                     str(java.executable),
                     f"-Xmx{self._heap_mb}m",
                     "-Xms128m",
-                    *_SMALL_JAVA,
+                    *SHORT_RUN.split(),
                     "-XX:+ExitOnOutOfMemoryError",
                 ),
                 *(f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", f"-Dtotalorder.log={self.log_path}"),

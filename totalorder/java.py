@@ -11,6 +11,8 @@ from pathlib import Path
 from totalorder.errors import EnvironmentProblem
 
 SUPPORTED_VERSIONS = (17, 21)
+SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Options of a Java that is soon over: it compiles less, and takes half the processor time of the first minutes."""
 _PROBE_TIMEOUT_S = 30
 _REMEDY = (
     "Install Java 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install "

@@ -49,7 +49,6 @@ class Job:
         self.offsets: dict[str, int] = {}
 
     def state(self) -> State:
-        decode_cold.cache_clear()
         return State(hot=decode_hot(self.hot), cold=decode_cold(self.cold))
 
     def run(self, time_ms: int, values: Sequence[bytes | str]) -> Effects:

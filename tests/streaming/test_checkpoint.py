@@ -50,7 +50,7 @@ def with_field(**fields: object) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", '{"version": 1}', '{"version": 1, "identity": 3}'),
+        *("", "{", "[]", '{"version": 2}', '{"version": 2, "identity": 3}'),
         *(with_field(topic_ids=None), with_field(topic_ids=["a"]), with_field(starts=[["a", 0, "first"]])),
     ],
 )
@@ -70,8 +70,8 @@ def test_a_record_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_record_of_another_version_is_refused() -> None:
-    content = {**json.loads(RECORD.encode()), "version": 2}
-    with pytest.raises(StateError, match="has version 2"):
+    content = {**json.loads(RECORD.encode()), "version": 1}
+    with pytest.raises(StateError, match="has version 1"):
         DomainRecord.decode(json.dumps(content), "here")
 
 

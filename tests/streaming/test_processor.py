@@ -15,33 +15,36 @@ from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, Subscribe, decode_answer, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
 from totalorder.streaming.failures import WorkerFailure, error_from
-from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, to_batch
+from totalorder.streaming.processor import MAX_REMEMBERED, OUTPUT, ShardPlan, ShardProcessor, remembered, to_batch
 
 DOMAIN = "d"
 CONTROL = "d.control"
 
 
-class Value:
-    """A ValueState that forgets what is written within a task that fails; `commit` keeps it."""
+class Parts:
+    """A MapState that keeps what is written, and notes what is read."""
 
     def __init__(self) -> None:
-        self.kept: tuple[Any, ...] | None = None
+        self.kept: dict[str, bytearray] = {}
+        self.read: list[str] = []
 
-    def get(self) -> tuple[Any, ...] | None:
-        return self.kept
+    def getValue(self, key: tuple[str]) -> tuple[bytearray] | None:  # noqa: N802
+        self.read.append(key[0])
+        return (self.kept[key[0]],) if key[0] in self.kept else None
 
-    def update(self, value: tuple[Any, ...]) -> None:
-        self.kept = (bytearray(value[0]),)
+    def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:  # noqa: N802
+        self.kept[key[0]] = bytearray(value[0])
 
 
 class Handle:
-    """Hands out the two values."""
+    """Hands out the map of the state's parts, to a worker that remembers none of them."""
 
     def __init__(self) -> None:
-        self.values: dict[str, Value] = {}
+        self.parts = Parts()
+        remembered.clear()
 
-    def getValueState(self, name: str, schema: object) -> Value:  # noqa: N802
-        return self.values.setdefault(name, Value())
+    def getMapState(self, name: str, key: object, value: object) -> Parts:  # noqa: N802
+        return self.parts
 
 
 def config(**more: Any) -> EngineConfig:
@@ -208,7 +211,7 @@ def test_an_unroutable_event_can_be_an_error() -> None:
     error = error_from(str(caught.value))
     assert type(error) is Error
     assert "all[0]@7" in str(error)
-    assert handle.values["hot"].kept is None
+    assert handle.parts.kept == {}
 
 
 @pytest.mark.parametrize("least_batch", [1, 9])
@@ -220,10 +223,9 @@ def test_lost_state_is_never_taken_for_a_beginning(least_batch: int) -> None:
 def test_a_batch_that_was_written_and_not_committed_runs_again() -> None:
     handle = Handle()
     run(processor(handle), [frame(events(3))])
-    before = {name: value.kept for name, value in handle.values.items()}
+    before = dict(handle.parts.kept)
     second = contents(run(processor(handle), [frame(events(3, first=3))]))
-    for name, value in before.items():
-        handle.values[name].kept = value
+    handle.parts.kept = before
     assert contents(run(processor(handle, least_batch=1), [frame(events(3, first=3))])) == second
 
 
@@ -231,17 +233,49 @@ def test_a_batch_that_was_written_and_not_committed_runs_again() -> None:
 def test_half_a_state_is_an_error(half: str) -> None:
     handle = Handle()
     run(processor(handle), [frame(events(3))])
-    handle.values[half].kept = None
+    del handle.parts.kept[half]
     with pytest.raises(WorkerFailure, match=f"the {half} state is missing"):
         run(processor(handle), [frame(events(3, first=3))])
+
+
+def test_a_worker_reads_the_cold_state_once_for_each_change_of_it() -> None:
+    handle = Handle()
+    made = processor(handle)
+    for number in range(4):
+        run(made, [frame(events(3, first=3 * number))])
+    request_row = Row(CONTROL, 0, 0, 905, control=request("s", ["t0", "t1"]))
+    run(made, [frame([*events(3, first=12), request_row])])
+    run(made, [frame(events(3, first=15))])
+    # The second batch brings a topic, the fifth a subscription.
+    assert handle.parts.read == ["hot", "cold", "hot", "cold", "hot", "cold", "hot", "hot", "hot", "cold"]
+
+
+def test_a_cold_state_of_another_moment_is_an_error() -> None:
+    handle = Handle()
+    made = processor(handle)
+    run(made, [frame(events(1))])
+    former = handle.parts.kept["cold"]
+    run(made, [frame(events(3, first=1))])
+    assert handle.parts.kept["cold"] != former
+    handle.parts.kept["cold"] = former
+    with pytest.raises(WorkerFailure, match=r"the cold state is missing, or of another"):
+        run(made, [frame(events(3, first=4))])
+
+
+def test_a_worker_remembers_few_cold_states() -> None:
+    for number in range(MAX_REMEMBERED + 3):
+        handle = Handle.__new__(Handle)
+        handle.parts = Parts()
+        made = processor(handle, min_subscriptions=1 + number % 2, keyframe_every=1 + number)
+        run(made, [frame(events(3))])
+        run(made, [frame(events(3, first=3))])
+    assert len(remembered) == MAX_REMEMBERED
 
 
 def test_damaged_state_is_an_error() -> None:
     handle = Handle()
     run(processor(handle), [frame(events(3))])
-    kept = handle.values["hot"].kept
-    assert kept is not None
-    kept[0][20] ^= 1
+    handle.parts.kept["hot"][40] ^= 1
     with pytest.raises(WorkerFailure, match=r"StateError.*hot state is damaged"):
         run(processor(handle), [frame(events(3, first=3))])
 

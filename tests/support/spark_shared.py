@@ -5,11 +5,11 @@ from functools import cache
 from pyspark.sql import SparkSession
 
 from totalorder.config import Settings, make_settings
+from totalorder.java import SHORT_RUN
 from totalorder.sinks.runner import SPARK
 from totalorder.sinks.session import start_delta_session
 
-QUICK_JAVA = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""Compiles less: a short run needs half the processor time."""
+QUICK_JAVA = {"spark.driver.extraJavaOptions": SHORT_RUN}
 
 
 @cache

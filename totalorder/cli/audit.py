@@ -11,6 +11,7 @@ import typer
 
 from totalorder.cli.options import Json, pairs, said_if_long, spark_settings
 from totalorder.errors import SettingsError
+from totalorder.java import SHORT_RUN
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +28,7 @@ Parameters = Annotated[
 Spark = Annotated[list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A Spark setting. Repeatable.")]
 _JAVA = {
     "spark.driver.memory": "2g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": SHORT_RUN,
 }
 _SHOWN = {
     "holds": "[green]holds[/]",

@@ -59,6 +59,7 @@ def judged(results: "Sequence[Result]", not_judged: "Sequence[str]") -> list[Aud
 
 def prove(demo: "Demo") -> None:
     """Starts Spark and makes the tables; told to begin, it says how far it is and what it found; ends when told to."""
+    from totalorder.java import SHORT_RUN
     from totalorder.sinks.audit import SQL_CONF, Auditor, choose
     from totalorder.sinks.runner import SPARK, Lineage
     from totalorder.sinks.session import start_delta_session
@@ -70,8 +71,7 @@ def prove(demo: "Demo") -> None:
     names = ("domain", "bootstrap_servers", "tables")
     settings = load_lineage_settings(None, {name: demo.spec[name] for name in names})
     configure_logging("console")
-    # One short run: what compiles least is through first.
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    quick = {"spark.driver.extraJavaOptions": SHORT_RUN}
     spark = start_delta_session("totalorder demo", SPARK | SQL_CONF | quick, root=settings.root)
     try:
         LineageTables(spark, settings.root, settings.domain).open()

@@ -20,6 +20,7 @@ from totalorder.demo.proof import Proof
 from totalorder.demo.report import Figures, expected_events, figures, timed
 from totalorder.demo.screen import BoardRow, Screen
 from totalorder.demo.world import BOARDS, DOMAIN, KAFKA_TOPICS, PRODUCERS, Board, kafka_topic_of, producer_of
+from totalorder.java import SHORT_RUN
 from totalorder.kafka_clients import admin, kafka_errors
 
 Rows = npt.NDArray[np.void]
@@ -116,6 +117,7 @@ class _Run:
             "--topics": ",".join(KAFKA_TOPICS),
             "--topic-by": "key",
             "--checkpoint-dir": str(self._crew.folder / "checkpoint"),
+            "--spark": f"spark.driver.extraJavaOptions={SHORT_RUN}",
         }
         self._sequencer = self._crew.start(
             "sequencer", "sequence", arguments=[w for each in arguments.items() for w in each]
