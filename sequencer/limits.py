@@ -22,9 +22,10 @@ MAX_ROWS_PER_RECORD = 2_000_000
 MAX_ENTRIES_PER_RECORD = 5_000_000
 MAX_RAW_PART_BYTES = 64_000_000
 """Most bytes that one part may have when unpacked."""
-MAX_DIRECTORY_BYTES = 8_000_000
+MAX_DIRECTORY_BYTES = 32_000_000
 """Most bytes of a part's directory, which is JSON: reading a hostile one takes fifty times as much memory. It holds
-2,600 names of the longest and dearest kind, or 100,000 usual ones, or the places of 80,000 event partitions."""
+10,000 names of the longest and dearest kind, or 400,000 usual ones: all that one event's group may have, since a job
+whose event has more cannot go on."""
 MAX_BATCH_BYTES = 2_000_000_000
 """Most bytes of memory that the stamps of a batch may take in one stamps partition, all parts together: 35 million
 stamps, or 100,000 (the default of max_events_per_batch) with an entry for each of 1,200 topics."""

@@ -47,9 +47,8 @@ FIGURES = "figures"
 _PART = StructType([StructField("part", StringType())])
 _STATE = StructType([StructField("bytes", BinaryType())])
 _DIGEST_BYTES = 16
-MAX_REMEMBERED = 16
-remembered: dict[bytes, Cold] = {}
-"""The cold parts that this worker has read last, by digest; the oldest goes first."""
+remembered: dict[tuple[str, int], tuple[bytes, Cold]] = {}
+"""Digest and cold part that this worker has read last, by the checkpoint's identity and the shard."""
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 OUTPUT = StructType(
     [
@@ -125,7 +124,7 @@ class ShardProcessor(StatefulProcessor):
         return records
 
     def _load(self, config: EngineConfig) -> State:
-        state = self._saved()
+        state = self._saved(config)
         if state is None:
             state = initial_state(config)
         state.require(config)
@@ -137,7 +136,7 @@ class ShardProcessor(StatefulProcessor):
             )
         return state
 
-    def _saved(self) -> State | None:
+    def _saved(self, config: EngineConfig) -> State | None:
         """The state as it was last written, None where there is none; StateError when a part is missing.
 
         Hot names the cold part that it belongs to: a worker that remembers that one does not ask Java for it.
@@ -148,19 +147,18 @@ class ShardProcessor(StatefulProcessor):
         if hot is None:
             raise _missing("hot")
         self._digest = hot[:_DIGEST_BYTES]
-        return State(hot=decode_hot(hot[_DIGEST_BYTES:]), cold=self._cold_part(self._digest))
+        return State(hot=decode_hot(hot[_DIGEST_BYTES:]), cold=self._cold_part(config, self._digest))
 
-    def _cold_part(self, digest: bytes) -> Cold:
-        known = remembered.get(digest)
-        if known is None:
-            cold = self._part("cold")
-            if cold is None or _digest_of(cold) != digest:
+    def _cold_part(self, config: EngineConfig, digest: bytes) -> Cold:
+        key = (config.identity, config.shard)
+        known, cold_part = remembered.get(key, (b"", None))
+        if cold_part is None or known != digest:
+            data = self._part("cold")
+            if data is None or _digest_of(data) != digest:
                 raise _missing("cold")
-            known = decode_cold(cold)
-            while len(remembered) >= MAX_REMEMBERED:
-                del remembered[next(iter(remembered))]
-            remembered[digest] = known
-        return known
+            cold_part = decode_cold(data)
+            remembered[key] = digest, cold_part
+        return cold_part
 
     def _part(self, name: str) -> bytes | None:
         row = self._parts.getValue((name,))

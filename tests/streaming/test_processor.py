@@ -15,7 +15,7 @@ from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, Subscribe, decode_answer, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
 from totalorder.streaming.failures import WorkerFailure, error_from
-from totalorder.streaming.processor import MAX_REMEMBERED, OUTPUT, ShardPlan, ShardProcessor, remembered, to_batch
+from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, remembered, to_batch
 
 DOMAIN = "d"
 CONTROL = "d.control"
@@ -262,14 +262,17 @@ def test_a_cold_state_of_another_moment_is_an_error() -> None:
         run(made, [frame(events(3, first=4))])
 
 
-def test_a_worker_remembers_few_cold_states() -> None:
-    for number in range(MAX_REMEMBERED + 3):
-        handle = Handle.__new__(Handle)
-        handle.parts = Parts()
-        made = processor(handle, min_subscriptions=1 + number % 2, keyframe_every=1 + number)
-        run(made, [frame(events(3))])
-        run(made, [frame(events(3, first=3))])
-    assert len(remembered) == MAX_REMEMBERED
+def test_a_worker_remembers_one_cold_state_of_each_shard() -> None:
+    handles = {10: Handle(), 11: Handle()}
+    for number in range(3):
+        rows = [frame(events(3 + number, first=10 * number))]
+        for key, handle in handles.items():
+            run(processor(handle, shards=2), rows, key)
+    assert remembered.keys() == {("test", 0), ("test", 1)}
+    for shard, key in enumerate(handles):
+        digest, cold = remembered["test", shard]
+        assert cold.config.shard == shard
+        assert bytes(handles[key].parts.kept["hot"]).startswith(digest)
 
 
 def test_damaged_state_is_an_error() -> None:
