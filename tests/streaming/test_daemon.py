@@ -1,6 +1,7 @@
 """What our Python daemon does with Spark's workers."""
 
 import socket
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,8 +9,9 @@ from totalorder.streaming import daemon
 
 
 @pytest.fixture
-def sock() -> socket.socket:
-    return socket.socket(socket.AF_UNIX)
+def sock() -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as made:
+        yield made
 
 
 def test_a_worker_that_java_dismisses_ends_quietly(monkeypatch: pytest.MonkeyPatch, sock: socket.socket) -> None:
