@@ -101,7 +101,7 @@ class Cluster:
         It reads, checkpoints and is compiled as the job is; its sink has Kafka's own settings but for `linger.ms`.
         """
         session.apply(self.spark, session.query_conf(settings))
-        options = source.reader_options(settings, settings.topics)
+        options = source.reader_options(settings, settings.topics, {(topic, 0): 0 for topic in settings.topics})
         events = source.read(self.spark, options | {"startingOffsets": settings.starting_offsets})
         copies = events.select(F.concat(F.lit(COPIES), "topic").alias("topic"), "key", "value")
         written = sink_options(settings) | {"kafka.compression.type": "none"}

@@ -19,6 +19,8 @@ from totalorder.sequencer.limits import MAX_CONTROL_BYTES, MAX_TOPIC_CHARS
 from totalorder.sequencer.stamps import Source
 
 SHARD_KEY = "shard_key"
+_LEAST_FETCH, _MOST_FETCH, _ALL_FETCHES = 2**20, 2**23, 2**26
+"""Bytes: what one fetch brings of a partition, and what those of all partitions may hold in memory together."""
 
 
 def reader_options(
@@ -27,9 +29,10 @@ def reader_options(
     """Options of the Kafka source for exactly these topics; `starts` is where a query without a checkpoint begins."""
     options = {f"kafka.{key}": value for key, value in settings.kafka.items()}
     # Why not the defaults: a long poll at a log's end delays the offset lookups behind it on the same connection, and
-    # 500 records a poll are few for a backlog.
+    # Spark looks two offsets up after each poll, so that 500 records or one megabyte are few for a backlog.
     options.setdefault("kafka.fetch.max.wait.ms", "1")
-    options.setdefault("kafka.max.poll.records", "20000")
+    options.setdefault("kafka.max.poll.records", "50000")
+    options.setdefault("kafka.max.partition.fetch.bytes", str(_fetch_bytes(len(starts or ()))))
     options |= {
         "kafka.bootstrap.servers": settings.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
@@ -40,6 +43,11 @@ def reader_options(
         "includeHeaders": str(settings.topic_by.startswith("header:")).lower(),
     }
     return options
+
+
+def _fetch_bytes(partitions: int) -> int:
+    """A consumer for each partition holds what it fetched ahead: the more partitions, the less of each."""
+    return max(_LEAST_FETCH, min(_MOST_FETCH, _ALL_FETCHES // max(1, partitions)))
 
 
 def _offsets_json(starts: Mapping[Source, int]) -> str:

@@ -141,3 +141,20 @@ def test_reader_options() -> None:
     assert options["kafka.security.protocol"] == "SSL"
     assert options["includeHeaders"] == "true"
     assert not [name for name in options if "group" in name]
+
+
+@pytest.mark.parametrize(
+    ("partitions", "bytes_each"), [(1, 2**23), (8, 2**23), (16, 2**22), (64, 2**20), (5_000, 2**20)]
+)
+def test_the_more_partitions_the_less_is_fetched_ahead_of_each(partitions: int, bytes_each: int) -> None:
+    given = make_settings(domain="d", topics=("a",), checkpoint_dir="x")
+    options = reader_options(given, ["a"], {("a", partition): 0 for partition in range(partitions)})
+    assert options["kafka.max.partition.fetch.bytes"] == str(bytes_each)
+
+
+def test_what_the_user_sets_for_kafka_stays() -> None:
+    given = make_settings(
+        domain="d", topics=("a",), checkpoint_dir="x", kafka={"max.partition.fetch.bytes": "7", "max.poll.records": "3"}
+    )
+    options = reader_options(given, ["a"], {("a", 0): 0})
+    assert (options["kafka.max.partition.fetch.bytes"], options["kafka.max.poll.records"]) == ("7", "3")
