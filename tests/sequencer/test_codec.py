@@ -281,14 +281,16 @@ def test_a_directory_that_is_too_long_is_not_even_parsed(monkeypatch: pytest.Mon
     assert not parsed
 
 
-def test_a_writer_cuts_where_a_directory_would_be_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", ["MAX_DIRECTORY_BYTES", "MAX_RAW_PART_BYTES"])
+def test_a_directory_that_a_reader_would_not_take_is_cut(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    """Names of one character over and over pack into nothing, and unpack into more than a reader takes."""
     batch = stamped(events([f"{'😀' * 250}{number}" for number in range(60)]))
-    monkeypatch.setattr(codec, "MAX_DIRECTORY_BYTES", 60_000)
+    monkeypatch.setattr(codec, limit, 60_000)
     records = list(encode_stamps(batch))
     assert len(records) > 1
     (out,) = feed(reader(), records)
     assert same_rows(out, batch)
-    monkeypatch.setattr(codec, "MAX_DIRECTORY_BYTES", 3_000)
+    monkeypatch.setattr(codec, limit, 3_000)
     with pytest.raises(LimitExceeded, match=r"one stamp of batch 1 needs \d+ bytes, \d+ of them for its directory"):
         encode_stamps(batch)
 
@@ -304,19 +306,6 @@ def test_a_stamp_with_enormous_names_gets_a_record_of_its_own(monkeypatch: pytes
     monkeypatch.setattr(codec, "MAX_ROW_BYTES", 10_000)
     with pytest.raises(LimitExceeded, match="one stamp of batch 1 needs"):
         encode_stamps(batch, max_part_bytes=10_000)
-
-
-def test_a_directory_that_a_reader_would_not_unpack_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of one character over and over pack into nothing, and unpack into more than a reader takes."""
-    batch = stamped(events([f"{'😀' * 250}{number}" for number in range(60)]))
-    monkeypatch.setattr(codec, "MAX_RAW_PART_BYTES", 60_000)
-    records = list(encode_stamps(batch))
-    assert len(records) > 1
-    (out,) = feed(reader(), records)
-    assert same_rows(out, batch)
-    monkeypatch.setattr(codec, "MAX_RAW_PART_BYTES", 3_000)
-    with pytest.raises(LimitExceeded, match="one stamp of batch 1 needs"):
-        encode_stamps(batch)
 
 
 def test_parts_that_differ_in_what_they_have_in_common_are_refused() -> None:
