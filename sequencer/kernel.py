@@ -17,8 +17,10 @@ Flags = npt.NDArray[np.bool_]
 NONE = -1
 _NO_TOPIC = np.zeros(0, dtype=np.int64)
 _SPARSEST = 64
-_LONGEST_WALK = 64
-"""Topics looked at in order of recency before the group is looked through instead: a walk costs more a topic."""
+_LONGEST_WALK, _STEP_SHIFT = 64, 3
+"""Topics looked at in order of recency before the group is looked through instead: 64, and no more than an eighth of
+the group, since one step takes as long as to look several topics through.
+"""
 
 
 def _compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -119,80 +121,136 @@ def stamp_run(
 
     Moves `clocks`, `last_g` and `recency` on in place. `every` is K of the keyframes.
     """
-    size, used, stamped = len(of_group), 0, 0
+    size, done, stamped = len(of_group), 0, 0
+    fresh = np.ones(len(groups.topic), np.bool_)
     row, n, at = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
-    keyframe, entry_start = np.empty(size, np.bool_), np.zeros(size + 1, np.int64)
-    entry_topic, entry_n = np.empty(8 * size + 64, np.int64), np.empty(8 * size + 64, np.int64)
-    fresh, rekey = np.ones(len(groups.topic), np.bool_), groups.rekey.copy()
-    # Places, not slices, in what follows: to make an array of each event's group would take longer than all the rest.
-    start, members, forced_start = groups.start, groups.members, groups.forced_start
-    for i in range(size):
-        group = of_group[i]
-        topic = groups.topic[group]
-        g += 1
-        clocks[topic] += 1
-        if groups.own[group]:
-            low, high = start[group], start[group + 1]
-            forced = forced_start[group + 1] - forced_start[group] if fresh[group] else 0
-            most = used + high - low + forced
-            if most > len(entry_topic):
-                entry_topic, entry_n = _grown(entry_topic, used, most), _grown(entry_n, used, most)
-            whole = (clocks[topic] - 1) % every == 0 or rekey[group]
-            rekey[group] = False
-            if whole:
-                end = used + high - low
-                for j in range(high - low):
-                    entry_topic[used + j] = members[low + j]
-            else:
-                end = _advanced(topic, groups, group, last_g, recency, entry_topic, used)
-            if forced:
-                wanted = groups.forced[forced_start[group] : forced_start[group + 1]]
-                # An entry of a topic outside the group must not stay in a reader's full vector: say all anew next time.
-                rekey[group] = not _within(wanted, members[low:high])
-                end = _merged(entry_topic, used, end, wanted)
-            for j in range(used, end):
-                entry_n[j] = clocks[entry_topic[j]]
-            row[stamped], n[stamped], at[stamped], keyframe[stamped] = i, clocks[topic], g, whole
-            stamped, used = stamped + 1, end
-            entry_start[stamped] = used
-            fresh[group] = False
-        _to_front(topic, last_g, recency)
-        last_g[topic] = g
+    keyframe, entry_start, rekey = np.empty(size, np.bool_), np.zeros(size + 1, np.int64), groups.rekey.copy()
+    room = 8 * size + 64
+    out = Stamped(row, n, at, keyframe, entry_start, np.empty(room, np.int64), np.empty(room, np.int64), rekey)
+    while True:
+        done, stamped, missing = _while_room(
+            of_group, groups, every, g, clocks, last_g, recency, fresh, out, done, stamped
+        )
+        used = entry_start[stamped]
+        if done == size:
+            break
+        entry_topic = _grown(out.entry_topic, used, used + missing)
+        entry_n = _grown(out.entry_n, used, used + missing)
+        out = Stamped(row, n, at, keyframe, entry_start, entry_topic, entry_n, rekey)
     return Stamped(
         row[:stamped],
         n[:stamped],
         at[:stamped],
         keyframe[:stamped],
         entry_start[: stamped + 1],
-        entry_topic[:used],
-        entry_n[:used],
+        out.entry_topic[:used],
+        out.entry_n[:used],
         rekey,
     )
 
 
 @_compiled
-def _advanced(topic: int, groups: Groups, group: int, last_g: Ints, recency: Recency, found: Ints, used: int) -> int:
-    """Writes to `found[used:]`, ascending, the members that advanced since the topic's last event; returns the end."""
-    low, high, held_row = groups.start[group], groups.start[group + 1], groups.held_row[group]
-    end, steps, other = used, 0, recency.head[0]
-    limit = 0 if held_row == NONE else min(_LONGEST_WALK, high - low)
-    while other != topic and steps < limit:
-        if groups.held[held_row, other]:
-            place = end
-            while place > used and found[place - 1] > other:
-                found[place] = found[place - 1]
-                place -= 1
-            found[place] = other
-            end += 1
-        other = recency.older[other]
+def _while_room(
+    of_group: Ints,
+    groups: Groups,
+    every: int,
+    g: int,
+    clocks: Ints,
+    last_g: Ints,
+    recency: Recency,
+    fresh: Flags,
+    out: Stamped,
+    done: int,
+    stamped: int,
+) -> tuple[int, int, int]:
+    """Goes on after `done` events and `stamped` stamps, to the end or until an event may find no room for its entries.
+
+    Returns both numbers, and the room that is missing then. Arrays stay where they are in here, and have names of their
+    own: a loop that may replace one, or that looks it up in a tuple, takes one and a half times as long.
+    """
+    row, n, at, keyframe, entry_start, entry_topic, entry_n, rekey = out
+    topics, own, _, start, members, held, held_row, forced_start, owed = groups
+    older, newer = recency.older, recency.newer
+    head, used, missing = recency.head[0], entry_start[stamped], 0
+    while done < len(of_group):
+        group = of_group[done]
+        topic = topics[group]
+        n_now, g_now = clocks[topic] + 1, g + 1 + done
+        low, high = start[group], start[group + 1]
+        forced = forced_start[group + 1] - forced_start[group] if fresh[group] else 0
+        missing = high - low + forced + 1  # one place more: a topic is written there before it is judged
+        if used + missing > len(entry_topic):
+            break
+        clocks[topic] = n_now
+        if own[group]:
+            whole = (n_now - 1) % every == 0 or rekey[group]
+            rekey[group] = False
+            if whole:
+                end = used
+                for j in range(low, high):
+                    entry_topic[end] = members[j]
+                    end += 1
+            else:
+                walk = 0 if held_row[group] == NONE else min(_LONGEST_WALK, (high - low) >> _STEP_SHIFT)
+                end, met = _walked(topic, held, held_row[group], walk, head, older, entry_topic, used)
+                if not met:
+                    end = _searched(members, low, high, last_g, last_g[topic], entry_topic, used)
+            if forced:
+                wanted = owed[forced_start[group] : forced_start[group + 1]]
+                # An entry of a topic outside the group must not stay in a reader's full vector: say all anew next time.
+                rekey[group] = not _within(wanted, members[low:high])
+                end = _merged(entry_topic, used, end, wanted)
+            for j in range(used, end):
+                entry_n[j] = clocks[entry_topic[j]]
+            row[stamped], n[stamped], at[stamped], keyframe[stamped] = done, n_now, g_now, whole
+            stamped, used = stamped + 1, end
+            entry_start[stamped] = used
+            fresh[group] = False
+        if head != topic:
+            if last_g[topic] > 0:
+                _unlink(topic, older, newer)
+            older[topic], newer[topic] = head, NONE
+            if head != NONE:
+                newer[head] = topic
+            head = topic
+        last_g[topic] = g_now
+        done += 1
+    recency.head[0] = head
+    return done, stamped, missing
+
+
+@_compiled
+def _walked(
+    topic: int, held: Flags, row: int, most: int, head: int, older: Ints, found: Ints, used: int
+) -> tuple[int, bool]:
+    """Writes to `found[used:]`, ascending, the topics of `held[row]` that come before `topic` in order of recency.
+
+    Returns their end, and whether `topic` was met within `most` steps; else nothing counts as written.
+    """
+    end, other, steps = used, head, 0
+    while other != topic and steps < most:
+        found[end] = other
+        end += int(held[row, other])  # no branch: which topics advanced is nothing that a processor can guess
+        other = older[other]
         steps += 1
-    if other == topic:
-        return end
-    end, since = used, last_g[topic]
+    if other != topic:
+        return used, False
+    for i in range(used + 1, end):
+        moved, place = found[i], i
+        while place > used and found[place - 1] > moved:
+            found[place] = found[place - 1]
+            place -= 1
+        found[place] = moved
+    return end, True
+
+
+@_compiled
+def _searched(members: Ints, low: int, high: int, last_g: Ints, since: int, found: Ints, used: int) -> int:
+    """Writes to `found[used:]` the topics of `members[low:high]` that have an event after `since`; returns the end."""
+    end = used
     for j in range(low, high):
-        if last_g[groups.members[j]] > since:
-            found[end] = groups.members[j]
-            end += 1
+        found[end] = members[j]
+        end += int(last_g[members[j]] > since)
     return end
 
 
@@ -242,19 +300,11 @@ def _grown(values: Ints, used: int, least: int) -> Ints:
 
 
 @_compiled
-def _to_front(topic: int, last_g: Ints, recency: Recency) -> None:
-    first = recency.head[0]
-    if first == topic:
-        return
-    if last_g[topic] > 0:
-        older, newer = recency.older[topic], recency.newer[topic]
-        recency.older[newer] = older
-        if older != NONE:
-            recency.newer[older] = newer
-    recency.older[topic], recency.newer[topic] = first, NONE
-    if first != NONE:
-        recency.newer[first] = topic
-    recency.head[0] = topic
+def _unlink(topic: int, older: Ints, newer: Ints) -> None:
+    before, after = newer[topic], older[topic]
+    older[before] = after
+    if after != NONE:
+        newer[after] = before
 
 
 @_compiled

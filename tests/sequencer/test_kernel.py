@@ -110,7 +110,18 @@ def test_a_walk_that_is_given_up_finds_the_same() -> None:
     """More topics than the longest walk advance between two events of one topic."""
     topics = 4 * kernel._LONGEST_WALK
     members = [list(range(1, topics))] + [[] for _ in range(topics - 1)]
-    events = [0, *range(1, topics), 0, 5, 7, 0]
+    stamps_as_its_twin(members, [0, *range(1, topics), 0, 5, 7, 0], every=64)
+
+
+def test_entries_find_room_however_many_there_are() -> None:
+    """Keyframes of large groups, many times as many entries as there was room for at first."""
+    topics = 150
+    members = [[peer for peer in range(topics) if peer != topic] for topic in range(topics)]
+    stamps_as_its_twin(members, [*range(topics)] * 2, every=1)
+
+
+def stamps_as_its_twin(members: list[list[int]], events: list[int], every: int) -> None:
+    topics = len(members)
     groups = Groups.of(
         np.arange(topics, dtype=np.int64),
         own=np.ones(topics, dtype=np.bool_),
@@ -120,8 +131,8 @@ def test_a_walk_that_is_given_up_finds_the_same() -> None:
         topics=topics,
     )
     none = np.zeros(topics, dtype=np.int64)
-    stamped = stamp_run(column(events), groups, 64, 0, none.copy(), none.copy(), Recency.of(none))
-    twin = PlainStamper(members=dict(enumerate(members)), every=64, clocks=[0] * topics, last_g=[0] * topics)
+    stamped = stamp_run(column(events), groups, every, 0, none.copy(), none.copy(), Recency.of(none))
+    twin = PlainStamper(members=dict(enumerate(members)), every=every, clocks=[0] * topics, last_g=[0] * topics)
     entries = [stamp[4] for stamp in twin.stamp(events)]
     assert stamped.entry_topic.tolist() == [peer for found in entries for peer in found]
     assert stamped.entry_n.tolist() == [n for found in entries for n in found.values()]
