@@ -29,7 +29,7 @@ from totalorder.sequencer.limits import (
     MAX_STAMPS_PARTITIONS,
     MAX_TOPICS_PER_DOMAIN,
 )
-from totalorder.sequencer.numbering import sorted_order
+from totalorder.sequencer.numbering import differences, present, sorted_order
 from totalorder.sequencer.planes import from_planes, to_planes, width_of
 from totalorder.sequencer.stamps import DIGEST_BYTES, StampedBatch, StampRows
 
@@ -142,8 +142,9 @@ def _parts(stamped: StampedBatch, start: int, end: int, max_part_bytes: int) -> 
 
 def _encode_rows(stamped: StampedBatch, start: int, end: int) -> bytes:
     rows = stamped.rows.part(start, end)
-    used, base = _base(rows.topic, rows.n, rows.entry_topic, rows.entry_n)
-    columns = _to_columns(rows, used, base)
+    largest = max(int(rows.topic.max(initial=0)), int(rows.entry_topic.max(initial=0)))
+    used = present(rows.topic, rows.entry_topic, size=largest + 1)
+    columns, base = _to_columns(rows, used)
     widths = [width_of(column) for column in columns.values()]
     directory = _directory(stamped, rows, used, base) | {"widths": widths}
     head = json.dumps(directory, separators=(",", ":")).encode()
@@ -151,39 +152,41 @@ def _encode_rows(stamped: StampedBatch, start: int, end: int) -> bytes:
     return b"".join([_LENGTH.pack(len(head)), head, *planes])
 
 
-def _to_columns(rows: StampRows, used: Ints, base: Ints) -> dict[str, Ints]:
-    """What is written of the rows: small numbers, and mostly the same ones.
+def _to_columns(rows: StampRows, used: Ints) -> tuple[dict[str, Ints], Ints]:
+    """What is written of the rows: small numbers, and mostly the same ones; and each topic's clock as their base.
 
     `topic` is the difference of the topic's place in the directory to the row before, `offset` and `g` of theirs;
     `entries` counts the row's entries; `entry_topic` is the difference of the place to the row's entry before, and
-    `entry_n` of n above its base to the last earlier entry, in π, for the same topic.
+    `entry_n` of n above its base to the last earlier entry, in π, for the same topic. A base is the first row's n - 1,
+    or without rows the first entry's n.
     """
-    place, lengths = np.searchsorted(used, rows.entry_topic), np.diff(rows.entry_start)
-    apart = np.diff(place, prepend=0)
+    place, row_place = np.searchsorted(used, rows.entry_topic), np.searchsorted(used, rows.topic)
+    lengths = np.diff(rows.entry_start)
+    apart = differences(place, 0)
     begins = rows.entry_start[:-1][lengths > 0]
     apart[begins] = place[begins]
     order, first = _mentions(place, rows.entry_start, rows.g, len(used))
-    above = (rows.entry_n - base[place])[order]
-    more = np.diff(above, prepend=0)
-    more[first] = above[first]
+    mentioned = rows.entry_n[order]
+    base, first_row = np.zeros(len(used), dtype=np.int64), np.flatnonzero(differences(row_place, -1))
+    base[place[order[first]]] = mentioned[first]
+    base[row_place[first_row]] = rows.n[first_row] - 1
+    more = differences(mentioned, 0)
+    more[first] = mentioned[first] - base[place[order[first]]]
     entry_n = np.empty_like(more)
     entry_n[order] = more
-    return {
-        "topic": np.diff(np.searchsorted(used, rows.topic), prepend=0),
+    offset, g = _first(rows)
+    columns = {
+        "topic": differences(row_place, 0),
         "source": rows.source,
-        "offset": _steps(rows.offset),
-        "g": _steps(rows.g),
+        "offset": differences(rows.offset, offset),
+        "g": differences(rows.g, g),
         "crc": rows.crc.astype(np.uint32).view(np.int32).astype(np.int64),
         "keyframe": rows.keyframe.astype(np.int64),
         "entries": lengths,
         "entry_topic": apart,
         "entry_n": entry_n,
     }
-
-
-def _steps(column: Ints) -> Ints:
-    """Differences to the value before; 0 for the first one, which stands in the directory."""
-    return np.diff(column, prepend=column[:1])
+    return columns, base
 
 
 def _mentions(place: Ints, entry_start: Ints, g: Ints, topics: int) -> tuple[Ints, Ints]:
@@ -193,31 +196,25 @@ def _mentions(place: Ints, entry_start: Ints, g: Ints, topics: int) -> tuple[Int
     before = np.cumsum(lengths) - lengths
     in_pi = np.repeat(starts - before, lengths) + np.arange(len(place), dtype=np.int64)
     order = in_pi[sorted_order(place[in_pi], size=topics)]
-    return order, np.flatnonzero(np.diff(place[order], prepend=-1))
-
-
-def _base(topic: Ints, n: Ints, entry_topic: Ints, entry_n: Ints) -> tuple[Ints, Ints]:
-    """Topic ids used, and a clock for each that every use lies at or above (for a topic with rows: first n - 1)."""
-    used = np.union1d(topic, entry_topic).astype(np.int64)
-    base = np.full(len(used), 2**62, dtype=np.int64)
-    np.minimum.at(base, np.searchsorted(used, topic), n - 1)
-    has_rows = np.isin(used, topic)
-    lowest = np.full(len(used), 2**62, dtype=np.int64)
-    np.minimum.at(lowest, np.searchsorted(used, entry_topic), entry_n)
-    return used, np.where(has_rows, base, lowest)
+    return order, np.flatnonzero(differences(place[order], -1))
 
 
 def _directory(stamped: StampedBatch, rows: StampRows, used: Ints, base: Ints) -> dict[str, Any]:
     return {name: getattr(stamped, name) for name in _SCALARS} | {
         "next_offsets": sorted([*source, offset] for source, offset in stamped.next_offsets.items()),
         "sources": stamped.sources,
-        "ids": np.diff(used, prepend=0).tolist(),
+        "ids": differences(used, 0).tolist(),
         "names": [stamped.names[topic] for topic in used.tolist()],
         "base": base.tolist(),
         "rows": len(rows),
         "entries": len(rows.entry_topic),
-        "first": [int(rows.offset[0]), int(rows.g[0])] if len(rows) else [0, 0],
+        "first": _first(rows),
     }
+
+
+def _first(rows: StampRows) -> tuple[int, int]:
+    """Offset and g that the differences of these columns begin at."""
+    return (int(rows.offset[0]), int(rows.g[0])) if len(rows) else (0, 0)
 
 
 class StampsAssembler:
@@ -337,7 +334,7 @@ def decode_part(value: bytes | None) -> StampedBatch:
 
 def _decode_rows(planes: memoryview, directory: Mapping[str, Any]) -> StampedBatch:
     used, base = np.cumsum(_numbers(directory["ids"])), _numbers(directory["base"])
-    if len(used) != len(base) or (np.diff(used, prepend=-1) <= 0).any():
+    if len(used) != len(base) or (differences(used, -1) <= 0).any():
         raise ValueError("the directory is not in order")
     rows = _from_columns(_columns(planes, directory), directory["first"], used, base)
     sources = tuple((_typed(topic, str), _typed(partition, int)) for topic, partition in directory["sources"])
@@ -414,7 +411,7 @@ def _checked(place: Ints, size: int) -> Ints:
 
 def _occurrence(topic: Ints) -> Ints:
     """For rows grouped by topic: how many rows of the same topic came before each."""
-    first = np.flatnonzero(np.diff(topic, prepend=-1))
+    first = np.flatnonzero(differences(topic, -1))
     counts = np.diff(np.append(first, len(topic)))
     return np.arange(len(topic), dtype=np.int64) - np.repeat(first, counts)
 

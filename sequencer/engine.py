@@ -143,15 +143,16 @@ class _Run:
         self.stamper.stamp(
             topic=self.topic[rows], source=self.source[rows], offset=batch.offset[rows], crc=batch.crc[rows]
         )
-        np.maximum.at(self.next_offsets, self.source[rows], batch.offset[rows] + 1)
+        # π never inverts the offsets of a partition, and of several values for one place the last one stays.
+        self.next_offsets[self.source[rows]] = batch.offset[rows] + 1
 
     def finish(self) -> tuple[State, Effects]:
         """The state after the batch, and what is to be written."""
         batch, stamper = self.batch, self.stamper
         cold, renewed = self.draft.finish()
         events = self.source >= 0
-        np.maximum.at(self.next_offsets, self.source[events], batch.offset[events] + 1)
         lost = np.flatnonzero(events & (self.topic < 0))
+        np.maximum.at(self.next_offsets, self.source[lost], batch.offset[lost] + 1)
         frontier = StampedBatch(
             domain=cold.config.domain,
             partition=0,

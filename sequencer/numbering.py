@@ -1,4 +1,4 @@
-"""Small numbers in columns: which occur, and their order."""
+"""Numbers in columns: which occur, their order, and their differences."""
 
 import numpy as np
 import numpy.typing as npt
@@ -27,3 +27,11 @@ def sorted_order(column: Ints, *, size: int) -> Ints:
     # numpy sorts 16-bit numbers by radix, in a fraction of the time.
     narrow = np.uint16 if size <= 1 << 16 else np.int64
     return np.argsort(column.astype(narrow), kind="stable")
+
+
+def differences(column: Ints, before: int) -> Ints:
+    """The difference of each value to the one before it, and of the first one to `before`."""
+    found = np.empty_like(column)  # np.diff with `prepend` takes eight times as long for few values
+    found[:1] = column[:1] - before
+    np.subtract(column[1:], column[:-1], out=found[1:])
+    return found

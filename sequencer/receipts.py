@@ -24,6 +24,7 @@ from totalorder.sequencer.limits import (
     MAX_TIME_MS,
 )
 from totalorder.sequencer.names import DomainTopics, valid_id, valid_nonce, valid_topic
+from totalorder.sequencer.numbering import differences
 from totalorder.sequencer.stamps import Source
 
 Ints = npt.NDArray[np.int64]
@@ -130,15 +131,15 @@ def _encode_rows(receipts: Receipts, start: int, end: int) -> bytes:
     topics, topic = np.unique(receipts.topic[rows], return_inverse=True)
     sources, source = np.unique(receipts.source[rows], return_inverse=True)
     columns = {
-        "generation": np.diff(receipts.generation[rows], prepend=0),
-        "sequence": np.diff(receipts.sequence[rows], prepend=0),
+        "generation": differences(receipts.generation[rows], 0),
+        "sequence": differences(receipts.sequence[rows], 0),
         "topic": topic,
         "source": source,
         "offset": _steps(receipts.offset[rows], source),
         "n": _steps(receipts.n[rows], topic),
-        "g": np.diff(receipts.g[rows], prepend=0),
+        "g": differences(receipts.g[rows], 0),
         "redelivered": receipts.redelivered[rows],
-        "delivered_ms": np.diff(receipts.delivered_ms[rows], prepend=0),
+        "delivered_ms": differences(receipts.delivered_ms[rows], 0),
     }
     directory = {
         "domain": receipts.domain,
@@ -159,7 +160,7 @@ def _steps(values: Ints, group: Ints) -> Ints:
     """Each value's difference to the one before it in its group; the first of a group as it is."""
     order, first, _ = _grouped(group)
     ordered = values[order]
-    steps = np.diff(ordered, prepend=0)
+    steps = differences(ordered, 0)
     steps[first] = ordered[first]
     found = np.empty_like(steps)
     found[order] = steps

@@ -44,7 +44,8 @@ def _frames(serializer: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[tupl
             prefer_int_ext_dtype=serializer._prefer_int_ext_dtype,
             df_for_struct=serializer._df_for_struct,
         )
-        frame = pd.concat(columns, axis=1)
+        # Unlike pd.concat this leaves every column where it is.
+        frame = pd.DataFrame(dict(enumerate(columns)), copy=False).set_axis([each.name for each in columns], axis=1)
         keys = frame.iloc[:, serializer.key_offsets].to_numpy()
         changes = 1 + np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1))
         for start, end in pairwise([*([0] if len(frame) else []), *changes.tolist(), len(frame)]):
