@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, ValueState
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -44,7 +45,6 @@ Ints = npt.NDArray[np.int64]
 FIGURES = "figures"
 """Column beside the record: the figures of the batch as JSON in one row of shard 0, empty in all others."""
 
-_PART = StructType([StructField("part", StringType())])
 _STATE = StructType([StructField("bytes", BinaryType())])
 _DIGEST_BYTES = 16
 remembered: dict[tuple[str, int], tuple[bytes, Cold]] = {}
@@ -87,10 +87,9 @@ class ShardProcessor(StatefulProcessor):
         self._digest = b""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Two parts: hot is written every batch, cold when names or subscriptions change. One map holds both: to set up
-        a second variable costs Java more than all that is done with it (ADR 6).
-        """
-        self._parts = handle.getMapState("parts", _PART, _STATE)
+        """See `Parts`."""
+        self._value = handle.getValueState("part", _STATE)
+        self._client: Any = handle._statefulProcessorApiClient
 
     def handleInputRows(  # noqa: N802
         self,
@@ -100,13 +99,14 @@ class ShardProcessor(StatefulProcessor):
     ) -> Iterator[pd.DataFrame]:
         """One micro-batch of one shard; the rows come in any order and any number of frames."""
         try:
-            yield self._step(self._plan.shard_of[int(key[0])], rows)
+            yield self._step(int(key[0]), rows)
         except Error as error:
             raise WorkerFailure(error) from error
 
-    def _step(self, shard: int, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
+    def _step(self, key: int, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
+        shard, parts = self._plan.shard_of[key], Parts(self._value, self._client, key)
         config = replace(self._plan.config, shard=shard)
-        state = self._load(config)
+        state = self._load(config, parts)
         after, effects = step(state, to_batch(rows, self._topics.control), self._plan.starts)
         lost = _coordinates(effects)
         if lost and self._plan.fail_unroutable:
@@ -114,7 +114,7 @@ class ShardProcessor(StatefulProcessor):
                 f"{len(effects.unroutable)} events name no pub/sub topic (topic_by = {config.topic_by!r}): {lost}",
                 remedy='Set unroutable = "skip" to leave such events out, or correct their producer',
             )
-        self._save(after, cold_changed=effects.cold_changed or state.hot.batch == 0)
+        self._save(after, parts, cold_changed=effects.cold_changed or state.hot.batch == 0)
         records = to_records(effects, self._topics)
         figures = ""
         if shard == 0:
@@ -123,8 +123,8 @@ class ShardProcessor(StatefulProcessor):
         records[FIGURES] = [figures] + [""] * (len(records) - 1)  # every shard has at least one record a batch
         return records
 
-    def _load(self, config: EngineConfig) -> State:
-        state = self._saved(config)
+    def _load(self, config: EngineConfig, parts: "Parts") -> State:
+        state = self._saved(config, parts)
         if state is None:
             state = initial_state(config)
         state.require(config)
@@ -136,40 +136,75 @@ class ShardProcessor(StatefulProcessor):
             )
         return state
 
-    def _saved(self, config: EngineConfig) -> State | None:
+    def _saved(self, config: EngineConfig, parts: "Parts") -> State | None:
         """The state as it was last written, None where there is none; StateError when a part is missing.
 
         Hot names the cold part that it belongs to: a worker that remembers that one does not ask Java for it.
         """
-        hot = self._part("hot")
-        if hot is None and self._part("cold") is None:
+        hot = parts.hot()
+        if hot is None and parts.cold() is None:
             return None
         if hot is None:
             raise _missing("hot")
         self._digest = hot[:_DIGEST_BYTES]
-        return State(hot=decode_hot(hot[_DIGEST_BYTES:]), cold=self._cold_part(config, self._digest))
+        return State(hot=decode_hot(hot[_DIGEST_BYTES:]), cold=self._cold_part(config, parts, self._digest))
 
-    def _cold_part(self, config: EngineConfig, digest: bytes) -> Cold:
+    def _cold_part(self, config: EngineConfig, parts: "Parts", digest: bytes) -> Cold:
         key = (config.identity, config.shard)
         known, cold_part = remembered.get(key, (b"", None))
         if cold_part is None or known != digest:
-            data = self._part("cold")
+            data = parts.cold()
             if data is None or _digest_of(data) != digest:
                 raise _missing("cold")
             cold_part = decode_cold(data)
             remembered[key] = digest, cold_part
         return cold_part
 
-    def _part(self, name: str) -> bytes | None:
-        row = self._parts.getValue((name,))
-        return None if row is None else bytes(row[0])
-
-    def _save(self, after: State, *, cold_changed: bool) -> None:
+    def _save(self, after: State, parts: "Parts", *, cold_changed: bool) -> None:
         if cold_changed:
             cold = encode_cold(after.cold)
-            self._parts.updateValue(("cold",), (cold,))
+            parts.save_cold(cold)
             self._digest = _digest_of(cold)
-        self._parts.updateValue(("hot",), (self._digest + encode_hot(after.hot),))
+        parts.save_hot(self._digest + encode_hot(after.hot))
+
+
+class Parts:
+    """The two parts of a shard's state: hot is written every batch, cold when names or subscriptions change.
+
+    Java sets a state variable up anew for every batch, which costs more than all that is done with it, and a map costs
+    twice what a value does (ADR 6). So there is one, a value: of the shard's grouping key it is the hot part, and of
+    the key's complement, a negative number that no shard has, the cold one.
+    """
+
+    def __init__(self, value: ValueState, client: Any, key: int) -> None:
+        self._value, self._client, self._key = value, client, key
+
+    def hot(self) -> bytes | None:
+        """As it was saved last, None before."""
+        row = self._value.get()
+        return None if row is None else bytes(row[0])
+
+    def cold(self) -> bytes | None:
+        """As it was saved last, None before."""
+        with self._cold_key():
+            return self.hot()
+
+    def save_hot(self, data: bytes) -> None:
+        """Lasts from the batch's end on."""
+        self._value.update((data,))
+
+    def save_cold(self, data: bytes) -> None:
+        """Lasts from the batch's end on."""
+        with self._cold_key():
+            self.save_hot(data)
+
+    @contextmanager
+    def _cold_key(self) -> Iterator[None]:
+        self._client.set_implicit_key((~self._key,))
+        try:
+            yield
+        finally:
+            self._client.set_implicit_key((self._key,))
 
 
 def _digest_of(cold: bytes) -> bytes:

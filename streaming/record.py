@@ -11,7 +11,7 @@ from totalorder.errors import StateError
 from totalorder.sequencer.engine import EngineConfig
 from totalorder.sequencer.stamps import Source
 
-VERSION = 2
+VERSION = 3
 FIXED = ("domain", "stamps_partitions", "shards", "min_subscriptions", "topic_by", "keyframe_every")
 """Settings that the checkpoint fixes."""
 

@@ -30,7 +30,7 @@ def reader_options(
     options = {f"kafka.{key}": value for key, value in settings.kafka.items()}
     # Why not the defaults: a long poll at a log's end delays the offset lookups behind it on the same connection, and
     # Spark looks two offsets up after each poll, so that 500 records or one megabyte are few for a backlog.
-    options.setdefault("kafka.fetch.max.wait.ms", "1")
+    options.setdefault("kafka.fetch.max.wait.ms", "0")
     options.setdefault("kafka.max.poll.records", "50000")
     options.setdefault("kafka.max.partition.fetch.bytes", str(_fetch_bytes(len(starts or ()))))
     options |= {

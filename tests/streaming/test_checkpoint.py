@@ -50,7 +50,7 @@ def with_field(**fields: object) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", '{"version": 2}', '{"version": 2, "identity": 3}'),
+        *("", "{", "[]", '{"version": 3}', '{"version": 3, "identity": 3}'),
         *(with_field(topic_ids=None), with_field(topic_ids=["a"]), with_field(starts=[["a", 0, "first"]])),
     ],
 )

@@ -21,29 +21,33 @@ DOMAIN = "d"
 CONTROL = "d.control"
 
 
-class Parts:
-    """A MapState that keeps what is written, and notes what is read."""
+class Value:
+    """A ValueState that keeps what is written, by grouping key, and notes what is read."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytearray] = {}
         self.read: list[str] = []
+        self.part = "hot"
 
-    def getValue(self, key: tuple[str]) -> tuple[bytearray] | None:  # noqa: N802
-        self.read.append(key[0])
-        return (self.kept[key[0]],) if key[0] in self.kept else None
+    def set_implicit_key(self, key: tuple[int]) -> None:
+        self.part = "hot" if key[0] >= 0 else "cold"
 
-    def updateValue(self, key: tuple[str], value: tuple[bytes]) -> None:  # noqa: N802
-        self.kept[key[0]] = bytearray(value[0])
+    def get(self) -> tuple[bytearray] | None:
+        self.read.append(self.part)
+        return (self.kept[self.part],) if self.part in self.kept else None
+
+    def update(self, value: tuple[bytes]) -> None:
+        self.kept[self.part] = bytearray(value[0])
 
 
 class Handle:
-    """Hands out the map of the state's parts, to a worker that remembers none of them."""
+    """Hands out the value of the state's parts, to a worker that remembers none of them."""
 
     def __init__(self) -> None:
-        self.parts = Parts()
+        self.parts = self._statefulProcessorApiClient = Value()
         remembered.clear()
 
-    def getMapState(self, name: str, key: object, value: object) -> Parts:  # noqa: N802
+    def getValueState(self, name: str, schema: object) -> Value:  # noqa: N802
         return self.parts
 
 

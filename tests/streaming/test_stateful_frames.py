@@ -9,11 +9,14 @@ from hypothesis import given, settings, strategies as st
 from pyspark.sql.pandas.serializers import TransformWithStateInPandasSerializer
 from pyspark.sql.streaming.stateful_processor_util import TransformWithStateInPandasFuncMode as Mode
 
-from totalorder.streaming.stateful_frames import load_stream
+from totalorder.streaming.processor import OUTPUT
+from totalorder.streaming.stateful_frames import dump_stream, load_stream
 
 Loaded = list[tuple[Mode, tuple[Any, ...] | None, pd.DataFrame | None]]
 OWN = TransformWithStateInPandasSerializer.load_stream
-ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(-5, 5), st.binary(max_size=3)), max_size=12)
+DUMPED = TransformWithStateInPandasSerializer.dump_stream
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
+ROWS = st.lists(st.tuples(st.integers(0, 2), st.integers(-5, 5), st.binary(max_size=3), NAMES), max_size=12)
 
 
 def serializer_of() -> Any:
@@ -50,20 +53,21 @@ def loaded(way: Any, batches: list[pa.RecordBatch]) -> Loaded:
     return found
 
 
-def batch_of(rows: list[tuple[int, int, bytes]]) -> pa.RecordBatch:
-    keys, numbers, values = zip(*rows, strict=True) if rows else ((), (), ())
+def batch_of(rows: list[tuple[int, int, bytes, str]]) -> pa.RecordBatch:
+    keys, numbers, values, names = zip(*rows, strict=True) if rows else ((), (), (), ())
     return pa.record_batch(
         {
             "shard_key": pa.array(keys, pa.int32()),
             "n": pa.array(numbers, pa.int64()),
             "v": pa.array(values, pa.binary()),
+            "name": pa.array(names, pa.string()),
         }
     )
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROWS, min_size=1, max_size=4))
-def test_the_same_rows_in_the_same_order(parts: list[list[tuple[int, int, bytes]]]) -> None:
+def test_the_same_rows_in_the_same_order(parts: list[list[tuple[int, int, bytes, str]]]) -> None:
     """Keys are sorted, as Spark sorts them, and may go on from one Arrow batch into the next."""
     ordered = sorted((row for part in parts for row in part), key=lambda row: row[0])
     sizes = iter([len(part) for part in parts])
@@ -81,7 +85,7 @@ def test_the_same_rows_in_the_same_order(parts: list[list[tuple[int, int, bytes]
 
 
 def test_a_frame_for_each_arrow_batch_not_for_each_few_rows() -> None:
-    batch = batch_of([(0, number, b"") for number in range(10)])
+    batch = batch_of([(0, number, b"", "") for number in range(10)])
     stream = io.BytesIO()
     with pa.ipc.new_stream(stream, batch.schema) as writer:
         writer.write_batch(batch)
@@ -93,3 +97,30 @@ def frames_of(way: Any, stream: io.BytesIO) -> list[pd.DataFrame]:
     stream.seek(0)
     serializer = serializer_of()
     return [frame for _, _, frames in way(serializer, stream) if frames is not None for _, frame in frames]
+
+
+RECORDS = st.lists(
+    st.tuples(
+        st.sampled_from(["d.stamps", "d.grants"]),
+        st.integers(0, 2**31 - 1),
+        st.one_of(st.none(), st.binary(max_size=3)),
+        st.binary(max_size=9),
+        st.lists(st.fixed_dictionaries({"key": NAMES, "value": st.binary(max_size=3)}), max_size=3),
+        NAMES,
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(RECORDS, max_size=3), max_size=3))
+def test_the_same_bytes_are_written(groups: list[list[list[Any]]]) -> None:
+    """Groups of frames, some of them empty, as the processor makes them."""
+    frames = [[pd.DataFrame(rows, columns=OUTPUT.names) for rows in group] for group in groups]
+    assert written(dump_stream, frames) == written(DUMPED, frames)
+
+
+def written(way: Any, groups: list[list[pd.DataFrame]]) -> bytes:
+    stream = io.BytesIO()
+    way(serializer_of(), iter([[(iter(frames), OUTPUT)] for frames in groups]), stream)
+    return stream.getvalue()
