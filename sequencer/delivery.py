@@ -53,7 +53,7 @@ from totalorder.sequencer.delivery_effects import (
 )
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import Position, partitions_of
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.stamps import Source, Stamp, StampedBatch
 from totalorder.sequencer.switches import Switch, switch_of
 
 Ints = npt.NDArray[np.int64]
@@ -70,7 +70,7 @@ class _Row(NamedTuple):
     source: Source
     offset: int
     crc: int
-    gates: tuple[tuple[int, int], ...]
+    gates: list[tuple[int, int]]
     partition: StampsPartition
     mark: BatchMark
 
@@ -551,27 +551,26 @@ class Delivery:
             moved = False
             while released := part.release(self._answers_g):
                 batch, mark = released
-                for row in np.flatnonzero(np.isin(batch.rows.topic, self._wanted)).tolist():
-                    self._take_row(part, batch, mark, row)
+                for stamp in batch.rows.plain(np.flatnonzero(np.isin(batch.rows.topic, self._wanted))):
+                    self._take_row(part, batch, mark, stamp)
                 part.complete(batch)
                 moved = True
             if moved:
                 self._regulate(part)
                 self._frontier_moved()
 
-    def _take_row(self, part: StampsPartition, batch: StampedBatch, mark: BatchMark, at: int) -> None:
-        rows = batch.rows
-        topic, n, g = int(rows.topic[at]), int(rows.n[at]), int(rows.g[at])
+    def _take_row(self, part: StampsPartition, batch: StampedBatch, mark: BatchMark, stamp: Stamp) -> None:
+        topic, n, g, _, offset, crc, entries = stamp
         in_force = self._set_at(g)
         if topic not in in_force or not self._is_next(topic, n, g):
             return
-        source, offset = batch.sources[int(rows.source[at])], int(rows.offset[at])
+        source = batch.sources[stamp.source]
         if (source, offset) in self._rows:
             other = self._rows[source, offset].g
             raise self._contradicts(f"{_place(source, offset)} is stamped twice, as g {other} and {g}")
         self._find_event(source, offset, batch.batch)
-        gates = tuple((x, k) for x, k in rows.entries(at).items() if x in in_force and x != topic)
-        row = _Row(topic, n, g, source, offset, int(rows.crc[at]), gates, part, mark)
+        gates = [entry for entry in entries if entry[0] in in_force and entry[0] != topic]
+        row = _Row(topic, n, g, source, offset, crc, gates, part, mark)
         self._rows[source, offset] = row
         heapq.heappush(self._owed_offsets.setdefault(source, []), offset)
         queue = self._waiting.setdefault(topic, deque())

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from totalorder.sequencer.stamps import Source
 
 Tag = Literal["redelivered"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Deliver:
+class Deliver(NamedTuple):
     """Hand this event to the application next.
 
     `handle` is what came in with the event; `entries` are the clocks that the stamp writes for other topics of the

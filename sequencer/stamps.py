@@ -5,8 +5,10 @@ This is what the engine makes and the subscriber reads; codec.py turns it into K
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,20 @@ Ints = npt.NDArray[np.int64]
 Source = tuple[str, int]
 """An event partition: (Kafka topic, partition)."""
 DIGEST_BYTES = 16
+_AT_ONCE = 1 << 14
+"""Rows and entries that are made plain values together."""
+
+
+class Stamp(NamedTuple):
+    """One row of StampRows as plain values; `entries` are (topic id, n)."""
+
+    topic: int
+    n: int
+    g: int
+    source: int
+    offset: int
+    crc: int
+    entries: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +61,27 @@ class StampRows:
         """Entries of one row: topic id → LC of that topic at the event's position."""
         start, end = int(self.entry_start[row]), int(self.entry_start[row + 1])
         return dict(zip(self.entry_topic[start:end].tolist(), self.entry_n[start:end].tolist(), strict=True))
+
+    def plain(self, rows: Ints) -> Iterator[Stamp]:
+        """The rows of these numbers, many at a time: one by one numpy takes five times as long."""
+        starts = self.entry_start[rows]
+        lengths = self.entry_start[rows + 1] - starts
+        weight = np.cumsum(lengths + 1)
+        done = 0
+        while done < len(rows):
+            before = weight[done - 1] if done else 0
+            end = max(done + 1, int(np.searchsorted(weight, before + _AT_ONCE, side="right")))
+            yield from self._plain(rows[done:end], starts[done:end], lengths[done:end])
+            done = end
+
+    def _plain(self, rows: Ints, starts: Ints, lengths: Ints) -> Iterator[Stamp]:
+        ends = np.cumsum(lengths)
+        at = np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1])
+        entries = list(zip(self.entry_topic[at].tolist(), self.entry_n[at].tolist(), strict=True))
+        columns = (self.topic, self.n, self.g, self.source, self.offset, self.crc)
+        values = zip(*(column[rows].tolist() for column in columns), strict=True)
+        for (topic, n, g, source, offset, crc), (start, end) in zip(values, pairwise([0, *ends.tolist()]), strict=True):
+            yield Stamp(topic, n, g, source, offset, crc, entries[start:end])
 
     def part(self, start: int, end: int) -> "StampRows":
         """The rows from `start` to before `end`."""
