@@ -38,9 +38,10 @@ _ADD_DEFAULTS = (
 )
 _KAFKA_SOURCE = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# The parallel collector would work against small batches on a machine of few cores. A batch leaves 20 MB of garbage,
-# and a collection costs the same however many batches it comes after.
-_SMALL_BATCHES = "-XX:+UseSerialGC -XX:NewSize=256m"
+# A small batch leaves 20 MB of garbage, and a collection costs the same however many batches it comes after; a backlog's
+# batches outlive collections, and full ones take a tenth of the time where the heap has to grow first (ADR 6).
+_COLLECTOR = "-XX:+UseParallelGC -XX:NewSize=256m"
+_MEMORY, _DEFAULT_MEMORY = "spark.driver.memory", "1g"
 _LOG4J_FILE = Path(str(files("totalorder") / "data" / "spark-log4j2.properties"))
 _LOG4J = f"-Dlog4j2.configurationFile={_LOG4J_FILE}"
 _LOG4J_OF_SPARK = "org/apache/spark/log4j2-defaults.properties"
@@ -149,7 +150,7 @@ def _own_conf(settings: Settings) -> dict[str, str]:
         return conf
     conf |= {
         "spark.master": settings.master,
-        _JAVA_OPTIONS: f"{_LOG4J} {_SMALL_BATCHES}",
+        _JAVA_OPTIONS: f"{_LOG4J} {_COLLECTOR} -Xms{settings.spark.get(_MEMORY, _DEFAULT_MEMORY)}",
     }
     jars = [str(path) for path in jar_paths("spark")]
     if not is_local(settings.master):
