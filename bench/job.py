@@ -64,7 +64,7 @@ class Plan:
         return size.pick(
             smoke=cls(events=4_000, batch=1_000, rounds=1, rates=(SLOWEST,), warm_up_s=1, phase_s=2),
             quick=cls(events=200_000, batch=50_000, rounds=1, rates=(SLOWEST,), warm_up_s=10, phase_s=12),
-            full=cls(events=1_000_000, batch=100_000, rounds=2, rates=(SLOWEST, 1_000, 5_000), warm_up_s=90, phase_s=20),
+            full=cls(events=10**6, batch=100_000, rounds=2, rates=(SLOWEST, 1_000, 5_000), warm_up_s=90, phase_s=20),
         )
 
 

@@ -38,8 +38,8 @@ _ADD_DEFAULTS = (
 )
 _KAFKA_SOURCE = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-# A small batch leaves 20 MB of garbage, and a collection costs the same however many batches it comes after; a backlog's
-# batches outlive collections, and full ones take a tenth of the time where the heap has to grow first (ADR 6).
+# A small batch leaves 20 MB of garbage, and a collection costs the same however many batches it comes after. What a
+# backlog's batches hold outlives collections: full ones took a tenth of the time while the heap grew (ADR 6).
 _COLLECTOR = "-XX:+UseParallelGC -XX:NewSize=256m"
 _MEMORY, _DEFAULT_MEMORY = "spark.driver.memory", "1g"
 _LOG4J_FILE = Path(str(files("totalorder") / "data" / "spark-log4j2.properties"))

@@ -1,0 +1,40 @@
+"""What a session of the job begins with."""
+
+import pytest
+
+from totalorder.config import Settings, make_settings
+from totalorder.streaming.session import static_conf
+
+OPTIONS = "spark.driver.extraJavaOptions"
+
+
+@pytest.fixture(autouse=True)
+def started_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+
+
+def settings(**spark: str) -> Settings:
+    given = {name.replace("_", "."): value for name, value in spark.items()}
+    return make_settings(domain="d", topics=("a",), checkpoint_dir="x", spark=given)
+
+
+def test_small_batches_wait_for_nothing_that_can_be_left_out() -> None:
+    conf = static_conf(settings())
+    assert conf["spark.python.unix.domain.socket.enabled"] == "true"
+    assert conf["spark.python.daemon.module"] == "totalorder.streaming.daemon"
+
+
+@pytest.mark.parametrize(("given", "heap"), [({}, "-Xms1g"), ({"spark_driver_memory": "512m"}, "-Xms512m")])
+def test_the_heap_is_whole_from_the_start(given: dict[str, str], heap: str) -> None:
+    assert heap in static_conf(settings(**given))[OPTIONS].split()
+
+
+def test_java_options_of_the_user_replace_ours_and_leave_the_log() -> None:
+    options = static_conf(settings(spark_driver_extraJavaOptions="-XX:+UseSerialGC"))[OPTIONS].split()
+    assert options[1:] == ["-XX:+UseSerialGC"]
+    assert options[0].startswith("-Dlog4j2.configurationFile=")
+
+
+def test_spark_submit_has_the_last_word_on_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert OPTIONS not in static_conf(settings())
