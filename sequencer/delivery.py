@@ -221,6 +221,8 @@ class Delivery:
                 self._effects.append(PauseEvents(source=source))
             if len(state.queue) == 1:
                 self._new_head(source, state)
+            elif not self._in_frontier_order():
+                return self._flush()  # only the first of its partition can be deliverable
         elif (source, offset) in self._rows:
             self._check_topic(self._rows[source, offset], topic)
         self._advance()

@@ -332,7 +332,7 @@ class Session:
         self._throttle()
         self._moved.clear()
         for record in self._transport.poll(timeout_s):
-            if Partition(record.topic, record.partition) not in self._moved:
+            if not self._moved or Partition(record.topic, record.partition) not in self._moved:
                 self._dispatch(record)
 
     def tick(self) -> None:
