@@ -181,13 +181,12 @@ class Parts:
 
     def hot(self) -> bytes | None:
         """As it was saved last, None before."""
-        row = self._value.get()
-        return None if row is None else bytes(row[0])
+        return self._read()
 
     def cold(self) -> bytes | None:
         """As it was saved last, None before."""
         with self._cold_key():
-            return self.hot()
+            return self._read()
 
     def save_hot(self, data: bytes) -> None:
         """Lasts from the batch's end on."""
@@ -196,7 +195,11 @@ class Parts:
     def save_cold(self, data: bytes) -> None:
         """Lasts from the batch's end on."""
         with self._cold_key():
-            self.save_hot(data)
+            self._value.update((data,))
+
+    def _read(self) -> bytes | None:
+        row = self._value.get()
+        return None if row is None else bytes(row[0])
 
     @contextmanager
     def _cold_key(self) -> Iterator[None]:
