@@ -219,10 +219,9 @@ class Delivery:
             if len(state.queue) >= self._max_buffered and not state.paused:
                 state.paused = True
                 self._effects.append(PauseEvents(source=source))
-            if len(state.queue) == 1:
-                self._new_head(source, state)
-            elif not self._in_frontier_order():
+            if len(state.queue) > 1:
                 return self._flush()  # only the first of its partition can be deliverable
+            self._new_head(source, state)
         elif (source, offset) in self._rows:
             self._check_topic(self._rows[source, offset], topic)
         self._advance()
