@@ -21,7 +21,9 @@ once every stamps partition is complete through it.
 Why limits on what is buffered cannot block: let e be the π-least event owed. All events before e in its event
 partition are delivered or discarded, so e is the first in its queue; or it is the next to be read, and then the queue
 is empty and the partition not paused. In e's stamps partition the rows of earlier batches have a smaller g and are all
-delivered; so e's row is there, or the partition has no waiting row and is not paused.
+delivered; so e's row is there, or the partition has no waiting row and is not paused. An event partition that is seen
+for the first time waits until all stamps are known through the batch of its first offset, which is e's or one before:
+rows that wait elsewhere have a larger g than e, so what is paused for them has come through that batch.
 """
 
 import heapq
@@ -615,8 +617,9 @@ class Delivery:
             self._read(source, offset)
         else:
             return
-        # Other stamps partitions may still name a smaller offset, in this batch or one before.
-        state.ready_batch = max(state.ready_batch, batch)
+        # Other stamps partitions may still name a smaller offset, in this batch or one before: not in a later one, for
+        # which a partition may be paused until what is owed of this batch is delivered.
+        state.ready_batch = batch
         self._unready.add(source)
 
     def _frontier_moved(self) -> None:

@@ -39,9 +39,9 @@ _ADD_DEFAULTS = (
 _KAFKA_SOURCE = "org/apache/spark/sql/kafka010/KafkaSourceProvider.class"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # A small batch leaves 20 MB of garbage, and a collection costs the same however many batches it comes after. What a
-# backlog's batches hold outlives collections: full ones took a tenth of the time while the heap grew (ADR 6).
-_COLLECTOR = "-XX:+UseParallelGC -XX:NewSize=256m"
-_MEMORY, _DEFAULT_MEMORY = "spark.driver.memory", "1g"
+# backlog's batches hold outlives collections: full ones took a tenth of the time while the heap grew (ADR 6), so it has
+# its whole size, whatever limits that, from the start.
+_COLLECTOR = "-XX:+UseParallelGC -XX:NewSize=256m -XX:InitialRAMPercentage=100"
 _LOG4J_FILE = Path(str(files("totalorder") / "data" / "spark-log4j2.properties"))
 _LOG4J = f"-Dlog4j2.configurationFile={_LOG4J_FILE}"
 _LOG4J_OF_SPARK = "org/apache/spark/log4j2-defaults.properties"
@@ -150,7 +150,7 @@ def _own_conf(settings: Settings) -> dict[str, str]:
         return conf
     conf |= {
         "spark.master": settings.master,
-        _JAVA_OPTIONS: f"{_LOG4J} {_COLLECTOR} -Xms{settings.spark.get(_MEMORY, _DEFAULT_MEMORY)}",
+        _JAVA_OPTIONS: f"{_LOG4J} {_COLLECTOR}",
     }
     jars = [str(path) for path in jar_paths("spark")]
     if not is_local(settings.master):

@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
-from delivery_world import Feed, event, grant, positioned, stamped
+from delivery_world import Feed, Row, event, grant, positioned, stamped
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
 from totalorder.sequencer.control import Ended, Renewed
 from totalorder.sequencer.delivery import Delivery
 from totalorder.sequencer.delivery_effects import (
     Deliver,
+    Effect,
     Finished,
     Granted,
     PauseEvents,
@@ -403,6 +404,33 @@ def test_waits_with_a_new_event_partition_until_its_first_offset_is_certain() ->
     assert feed.last_effects == [ReadEvents(source=source, offset=0)]
     assert come(ONE, 0) == [(ONE, 1)]
     assert come(ZERO, 1) == [(ZERO, 1)]
+
+
+def test_an_event_partition_waits_for_no_stamps_behind_its_first_offset() -> None:
+    """Its first stamps come from a partition that is ahead. The other one is paused until what it holds is delivered:
+    nothing may wait for that one's next batch.
+    """
+    both, source = (ZERO, ONE), ("all", 0)
+    feed = Feed(partitions=2, max_waiting=2)
+    feed.answer(grant(both, g=1, clock=dict.fromkeys(both, 0), partitions=2))
+    ends = {2: (3, {source: 2}), 3: (4, {source: 3})}
+
+    def batch(number: int, *rows: Row, partition: int) -> list[Effect]:
+        g, next_offsets = ends[number]
+        made = stamped(rows, partition=partition, partitions=2, batch=number, g=g, previous=digests[partition])
+        made = replace(made, sources=(source,) if rows else (), next_offsets=next_offsets).sealed()
+        digests[partition] = made.digest
+        return feed.again(made)
+
+    digests = {0: "", 1: ""}
+    batch(2, partition=1)
+    batch(3, (ONE, 1, 4, 2, {ZERO: 2}), partition=1)
+    assert feed.last_effects == [ReadEvents(source=source, offset=2)]
+    batch(2, (ZERO, 1, 2, 0, {}), (ZERO, 2, 3, 1, {}), partition=0)
+    assert feed.last_effects == [ReadEvents(source=source, offset=0), PauseStamps(partition=0)]
+    for topic, offset in ((ZERO, 0), (ZERO, 1), (ONE, 2)):
+        feed._keep(feed.machine.event(source=source, offset=offset, topic=topic, crc=0))
+    assert feed.names == [(ZERO, 1), (ZERO, 2), (ONE, 1)]
 
 
 def test_a_stopped_stamps_partition_is_read_again_from_where_it_was_released() -> None:

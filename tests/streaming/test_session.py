@@ -1,8 +1,12 @@
 """What a session of the job begins with."""
 
+import re
+import subprocess
+
 import pytest
 
 from totalorder.config import Settings, make_settings
+from totalorder.java import find_java
 from totalorder.streaming.session import static_conf
 
 OPTIONS = "spark.driver.extraJavaOptions"
@@ -24,9 +28,17 @@ def test_small_batches_wait_for_nothing_that_can_be_left_out() -> None:
     assert conf["spark.python.daemon.module"] == "totalorder.streaming.daemon"
 
 
-@pytest.mark.parametrize(("given", "heap"), [({}, "-Xms1g"), ({"spark_driver_memory": "512m"}, "-Xms512m")])
-def test_the_heap_is_whole_from_the_start(given: dict[str, str], heap: str) -> None:
-    assert heap in static_conf(settings(**given))[OPTIONS].split()
+def test_the_heap_is_whole_from_the_start_however_its_limit_is_given() -> None:
+    options = [option for option in static_conf(settings())[OPTIONS].split() if option.startswith("-X")]
+    printed = subprocess.run(
+        [find_java().path / "bin" / "java", *options, "-Xmx300m", "-XX:+PrintFlagsFinal", "-version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    ).stdout
+    flags = dict(re.findall(r"(\w+HeapSize) += (\d+)", printed))
+    assert flags["InitialHeapSize"] == flags["MaxHeapSize"] == str(300 << 20)
 
 
 def test_java_options_of_the_user_replace_ours_and_leave_the_log() -> None:
