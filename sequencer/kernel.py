@@ -113,44 +113,49 @@ class Stamped(NamedTuple):
     rekey: Flags
 
 
-@_compiled
 def stamp_run(
     of_group: Ints, groups: Groups, every: int, g: int, clocks: Ints, last_g: Ints, recency: Recency
 ) -> Stamped:
     """Stamps a run of events; event i is of topic `groups.topic[of_group[i]]` and takes position g + 1 + i.
 
-    Moves `clocks`, `last_g` and `recency` on in place. `every` is K of the keyframes.
+    Moves `clocks`, `last_g` and `recency` on in place. `every` is K of the keyframes. Every array is made here: numba
+    makes one by a call of Python, and a signal whose handler raises in that (Ctrl-C) would end the process.
     """
     size, done, stamped = len(of_group), 0, 0
-    fresh = np.ones(len(groups.topic), np.bool_)
-    row, n, at = np.empty(size, np.int64), np.empty(size, np.int64), np.empty(size, np.int64)
-    keyframe, entry_start, rekey = np.empty(size, np.bool_), np.zeros(size + 1, np.int64), groups.rekey.copy()
-    room = 8 * size + 64
-    out = Stamped(row, n, at, keyframe, entry_start, np.empty(room, np.int64), np.empty(room, np.int64), rekey)
+    fresh = np.ones(len(groups.topic), dtype=np.bool_)
+    row, n, at = np.empty((3, size), dtype=np.int64)
+    keyframe, entry_start = np.empty(size, dtype=np.bool_), np.zeros(size + 1, dtype=np.int64)
+    entry_topic, entry_n = np.empty((2, 8 * size + 64), dtype=np.int64)
+    rekey = groups.rekey.copy()
     while True:
-        done, stamped, missing = _while_room(
+        out = Stamped(row, n, at, keyframe, entry_start, entry_topic, entry_n, rekey)
+        done, stamped, missing = stamp_while_room(
             of_group, groups, every, g, clocks, last_g, recency, fresh, out, done, stamped
         )
-        used = entry_start[stamped]
+        used = int(entry_start[stamped])
         if done == size:
             break
-        entry_topic = _grown(out.entry_topic, used, used + missing)
-        entry_n = _grown(out.entry_n, used, used + missing)
-        out = Stamped(row, n, at, keyframe, entry_start, entry_topic, entry_n, rekey)
+        entry_topic, entry_n = _grown(entry_topic, used, missing), _grown(entry_n, used, missing)
     return Stamped(
-        row[:stamped],
-        n[:stamped],
-        at[:stamped],
-        keyframe[:stamped],
-        entry_start[: stamped + 1],
-        out.entry_topic[:used],
-        out.entry_n[:used],
-        rekey,
+        row=row[:stamped],
+        n=n[:stamped],
+        g=at[:stamped],
+        keyframe=keyframe[:stamped],
+        entry_start=entry_start[: stamped + 1],
+        entry_topic=entry_topic[:used],
+        entry_n=entry_n[:used],
+        rekey=rekey,
     )
 
 
+def _grown(values: Ints, used: int, missing: int) -> Ints:
+    larger = np.empty(max(2 * len(values), used + missing), dtype=np.int64)
+    larger[:used] = values[:used]
+    return larger
+
+
 @_compiled
-def _while_room(
+def stamp_while_room(
     of_group: Ints,
     groups: Groups,
     every: int,
@@ -293,13 +298,6 @@ def _merged(found: Ints, used: int, end: int, forced: Ints) -> int:
 
 
 @_compiled
-def _grown(values: Ints, used: int, least: int) -> Ints:
-    larger = np.empty(max(2 * len(values), least), np.int64)
-    larger[:used] = values[:used]
-    return larger
-
-
-@_compiled
 def _unlink(topic: int, older: Ints, newer: Ints) -> None:
     before, after = newer[topic], older[topic]
     older[before] = after
@@ -307,18 +305,21 @@ def _unlink(topic: int, older: Ints, newer: Ints) -> None:
         newer[after] = before
 
 
-@_compiled
 def gather(order: Ints, start: Ints, values: Ints) -> Ints:
     """`values[start[r]:start[r+1]]` of each row r of `order`, one after the other."""
-    total = 0
-    for row in order:
-        total += start[row + 1] - start[row]
-    found, used = np.empty(total, np.int64), 0
+    found = np.empty(int((start[order + 1] - start[order]).sum()), dtype=np.int64)
+    gather_into(found, order, start, values)
+    return found
+
+
+@_compiled
+def gather_into(found: Ints, order: Ints, start: Ints, values: Ints) -> None:
+    """`gather`, into an array that is there."""
+    used = 0
     for row in order:
         for index in range(start[row], start[row + 1]):
             found[used] = values[index]
             used += 1
-    return found
 
 
 def warm() -> None:

@@ -138,27 +138,52 @@ def stamps_as_its_twin(members: list[list[int]], events: list[int], every: int) 
     assert stamped.entry_n.tolist() == [n for found in entries for n in found.values()]
 
 
+def test_a_signal_in_the_middle_ends_as_elsewhere() -> None:
+    """A handler that raises while the kernel runs: Ctrl-C is one."""
+    code = """
+import signal
+import numpy as np
+from totalorder.sequencer.kernel import Groups, Recency, stamp_run, warm
+
+warm()
+size = 4_000_000
+none = np.zeros(1, dtype=np.int64)
+yes = np.ones(1, dtype=np.bool_)
+groups = Groups.of(none, own=yes, rekey=~yes, members=[none[:0]], forced=[none[:0]], topics=1)
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+try:
+    signal.setitimer(signal.ITIMER_REAL, 0.005)
+    while True:
+        stamp_run(np.zeros(size, dtype=np.int64), groups, 64, 0, none.copy(), none.copy(), Recency.of(none))
+except KeyboardInterrupt:
+    print("ended")
+"""
+    kernel.warm()
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert (said.returncode, said.stdout) == (0, "ended\n"), said.stderr
+
+
 def test_nothing_is_left_to_compile_after_warming() -> None:
     """A live batch of the engine needs no types that `warm` did not compile, and a second process loads those."""
     code = """
 from dataclasses import replace
 from engine_world import configs, rows_of
 from reference import Change, Event
-from totalorder.sequencer import kernel
+from totalorder.sequencer.kernel import gather_into, stamp_while_room, warm
 from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.engine import initial_state, step
 from totalorder.sequencer.state import decode_hot, encode_hot
 
-kernel.warm()
-warmed = [len(kernel.stamp_run.signatures), len(kernel.gather.signatures)]
+warm()
+warmed = [len(stamp_while_room.signatures), len(gather_into.signatures)]
 state = initial_state(configs()[0])
 items = [Event("a"), Change("s", frozenset({"a", "b"})), Event("b"), Event("a"), Event("b")]
 rows = rows_of(items)
 for at in range(len(rows)):
     state, _ = step(state, Batch.of(1000 + at, rows[at : at + 1]), {})
     state = replace(state, hot=decode_hot(encode_hot(state.hot)))
-assert warmed == [len(kernel.stamp_run.signatures), len(kernel.gather.signatures)], kernel.stamp_run.signatures
-print(sum(kernel.stamp_run.stats.cache_misses.values()), sum(kernel.stamp_run.stats.cache_hits.values()))
+assert warmed == [len(stamp_while_room.signatures), len(gather_into.signatures)], stamp_while_room.signatures
+print(sum(stamp_while_room.stats.cache_misses.values()), sum(stamp_while_room.stats.cache_hits.values()))
 """
     kernel.warm()
     support = str(Path(__file__).parents[1] / "support")
