@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from totalorder.bench import kernel
+from totalorder.bench import figures, kernel
 from totalorder.bench.outcome import Outcome, Request
 from totalorder.cli.app import main
 
@@ -43,6 +43,18 @@ def test_a_broken_claim_is_named_behind_the_figures(
     assert ended.value.code == 1
     assert shown.out == '{"claims_held": false}\n'
     assert "bench kernel breaks a claim: it is 3, and must not exceed 2" in shown.err
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_where_results_cannot_go_is_told_before_the_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, place: str
+) -> None:
+    monkeypatch.setattr(figures, "run", lambda _: pytest.fail("it was run"))
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "figures", "--out", str(tmp_path / place)])
+    assert ended.value.code == 2
+    assert f"--out: {tmp_path / place} cannot be made" in capsys.readouterr().err
 
 
 @pytest.mark.broker

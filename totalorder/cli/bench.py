@@ -29,9 +29,11 @@ _BENCHMARKS = {
     "peers": "The same load through other ways to order events.",
     "figures": "The paper's figures, measured here.",
 }
+_WRITING = ("bytes", "growth", "figures")
+"""Those that leave plots and data behind."""
 Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: a minute or so, and rougher figures.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Only prove that it runs: the figures mean nothing.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where plots and data go.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where bytes, growth and figures put plots and data.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,8 +48,8 @@ def _command(name: str) -> Callable[..., None]:
     def run(quick: Quick = False, smoke: Smoke = False, out: Out = Path("bench-out"), as_json: Json = False) -> None:
         if quick and smoke:
             raise SettingsError("--quick and --smoke are two sizes", remedy="Give one")
-        if out.exists() and not out.is_dir():
-            raise SettingsError(f"--out: {out} is not a directory")
+        if name in _WRITING:
+            _make(out)
         from totalorder.bench.outcome import Request, Size
 
         size = Size.QUICK if quick else Size.SMOKE if smoke else Size.FULL
@@ -65,6 +67,14 @@ def _command(name: str) -> Callable[..., None]:
             )
 
     return run
+
+
+def _make(out: Path) -> None:
+    """Before the work whose results go there."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(f"--out: {out} cannot be made: {error.strerror}", remedy="Name another folder") from None
 
 
 @contextmanager
