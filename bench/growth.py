@@ -136,8 +136,8 @@ def measure(scale: Scale) -> Point:
     subscribing = _subscribe(domain, workload, scale)
     domain.run(domain.next_batch(_SETTLE))
     batch_s, entries = min(_batch(domain) for _ in range(_REPEATS))
-    (hot, cold), save_s = _timed(lambda: (encode_hot(domain.state.hot), encode_cold(domain.state.cold)))
-    recovered, recovery_s = _timed(lambda: State(hot=decode_hot(hot), cold=decode_cold(cold)))
+    (hot, cold), save_s = _best(lambda: (encode_hot(domain.state.hot), encode_cold(domain.state.cold)))
+    recovered, recovery_s = _best(lambda: State(hot=decode_hot(hot), cold=decode_cold(cold)))
     domain.state = recovered
     first_s, _ = _batch(domain)
     return Point(
@@ -184,6 +184,15 @@ def _batch(domain: Domain) -> tuple[float, int]:
 
     entries, seconds = _timed(work)
     return seconds, entries
+
+
+def _best(work: Callable[[], T]) -> tuple[T, float]:
+    """What is made, and the least time that it took: a collection of garbage falls into some tries and not others."""
+    made, least = _timed(work)
+    for _ in range(_REPEATS - 1):
+        made, seconds = _timed(work)
+        least = min(least, seconds)
+    return made, least
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:

@@ -170,7 +170,8 @@ class Delivery:
         self._rows: dict[tuple[Source, int], _Row] = {}
         self._waiting: dict[int, deque[_Row]] = {}
         self._todo: set[int] = set()
-        self._blocked: dict[int, set[int]] = {}
+        self._blocked: dict[tuple[int, int], set[int]] = {}
+        """By the clock, as (topic, n), that is not yet reached: the topics whose next event waits for it."""
         self._by_g: list[tuple[int, int]] = []
         self._lagging = -1
         self._sequence = 0
@@ -563,18 +564,18 @@ class Delivery:
                 self._frontier_moved()
 
     def _take_row(self, part: StampsPartition, batch: StampedBatch, mark: BatchMark, stamp: Stamp) -> None:
-        topic, n, g, _, offset, crc, entries = stamp
+        topic, n, g, number, offset, crc, entries = stamp
         in_force = self._set_at(g)
         if topic not in in_force or not self._is_next(topic, n, g):
             return
-        source = batch.sources[stamp.source]
-        if (source, offset) in self._rows:
-            other = self._rows[source, offset].g
-            raise self._contradicts(f"{_place(source, offset)} is stamped twice, as g {other} and {g}")
+        source = batch.sources[number]
+        place = (source, offset)
+        if place in self._rows:
+            raise self._contradicts(f"{_place(*place)} is stamped twice, as g {self._rows[place].g} and {g}")
         self._find_event(source, offset, batch.batch)
         gates = [entry for entry in entries if entry[0] in in_force and entry[0] != topic]
         row = _Row(topic, n, g, source, offset, crc, gates, part, mark)
-        self._rows[source, offset] = row
+        self._rows[place] = row
         heapq.heappush(self._owed_offsets.setdefault(source, []), offset)
         queue = self._waiting.setdefault(topic, deque())
         queue.append(row)
@@ -768,9 +769,9 @@ class Delivery:
         row = rows[0]
         if self._switches and row.g > self._switches[0].g:
             return None
-        for other, n in row.gates:
-            if self._clock[other] < n:
-                self._blocked.setdefault(other, set()).add(topic)
+        for gate in row.gates:
+            if self._clock[gate[0]] < gate[1]:
+                self._blocked.setdefault(gate, set()).add(topic)
                 return None
         return row if self._has_come(row) else None
 
@@ -815,7 +816,8 @@ class Delivery:
                 sequence=self._sequence,
             )
         )
-        self._todo |= self._blocked.pop(row.topic, set())
+        if freed := self._blocked.pop((row.topic, row.n), None):
+            self._todo |= freed
         self._new_head(row.source, state)
         self._resume(row.source, state)
         row.partition.waiting -= 1

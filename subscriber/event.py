@@ -1,14 +1,13 @@
 """What the application gets."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from totalorder.sequencer.delivery_effects import Deliver, Tag
 from totalorder.subscriber.transport import Record
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """One event at its place in the order.
 
     `g` is its index in the domain's one order, `n` its number within `topic`; `entries` are the clocks that its

@@ -207,13 +207,12 @@ class KafkaPythonTransport:
         ]
 
     def _poll(self, timeout_s: float) -> list[Sequence[Any]]:
-        """What has come; without any, waits a little for prompt topics."""
-        found = self._take(self._others, 0)
-        if found:
-            return [*found, *self._take(self._first, 0)]
-        prompt = self._take(self._first if self._first.next else self._others, min(timeout_s, _SLICE_S))
-        # The events of stamps that have just come are there in most cases.
-        return [*prompt, *self._take(self._others, 0)]
+        """What has come: of prompt topics, or else of others; without any, waits a little for prompt topics.
+
+        What the others hold waits for what is prompt, in most cases: it can be taken apart behind it.
+        """
+        found = self._take(self._first, 0) or self._take(self._others, 0)
+        return found or self._take(self._first if self._first.next else self._others, min(timeout_s, _SLICE_S))
 
     def _take(self, reader: _Reader, timeout_s: float) -> list[Sequence[Any]]:
         with kafka_clients.kafka_errors(self._servers):

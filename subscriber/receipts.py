@@ -11,7 +11,6 @@ from totalorder.subscriber.event import Event
 from totalorder.subscriber.transport import Partition, Transport
 
 _SEND_AFTER_S = 1.0
-_SEND_AT = 1_000
 _MOST = 10_000
 
 
@@ -76,12 +75,10 @@ class Journal:
         self._waiting.append(row)
         if len(self._waiting) == 1:
             self._send_at = self._clock() + _SEND_AFTER_S
-        elif len(self._waiting) == _SEND_AT:
-            self._send_at = self._clock()
 
     @property
     def due(self) -> bool:
-        """Whether it is time to send: the first that waits has waited long enough, or many wait."""
+        """Whether it is time to send: the first that waits has waited long enough."""
         return bool(self._waiting) and self._clock() >= self._send_at
 
     @property

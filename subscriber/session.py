@@ -65,7 +65,7 @@ _RECEIPTS_REMEDY = (
     "receipts=False (--no-receipts)"
 )
 _NEWS_S = 1.0
-"""However much is ready, grants are read this often."""
+"""However much is ready, grants are read this often, and what is due is done."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +121,7 @@ class Session:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        self.ready: deque[Event] = deque()
+        self.ready: deque[Deliver] = deque()
         self.finished: Finished | None = None
         self.generation = 0
         """Of this process, 0 before its first grant."""
@@ -150,6 +150,7 @@ class Session:
         self._rejections: dict[int, Rejection] = {}
         self._renew_at: float | None = None
         self._save_at = self._pump_at = 0.0
+        self._pump_every_s = min(_NEWS_S, settings.save_interval_s or _NEWS_S, settings.lease_s / 3 or _NEWS_S)
         self._saved: Position | None = None
         self._stale_keys: set[bytes] = set()
 
@@ -328,7 +329,7 @@ class Session:
     def pump(self, timeout_s: float) -> None:
         """Reads what has come, for at most `timeout_s` when nothing has; does what is due by time."""
         self._keep()
-        self._pump_at = self._clock() + _NEWS_S
+        self._pump_at = self._clock() + self._pump_every_s
         self._throttle()
         self._moved.clear()
         for record in self._transport.poll(timeout_s):
@@ -336,10 +337,10 @@ class Session:
                 self._dispatch(record)
 
     def tick(self) -> None:
-        """Looks for news when none were read for a while (the id may be another's by now); then `_keep`."""
+        """Looks for news, and does what is due, when that was not done for a while: the id may be another's by now."""
         if self._clock() >= self._pump_at:
             self.pump(0.0)
-        else:
+        elif self._journal.full:
             self._keep()
 
     def _keep(self) -> None:
@@ -363,7 +364,7 @@ class Session:
 
     def hand_out(self) -> Event:
         """The next event that is ready, for the application."""
-        event = self.ready.popleft()
+        event = Event.of(self.ready.popleft())
         self._journal.note(event, self.generation)
         return event
 
@@ -418,7 +419,7 @@ class Session:
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
-                self.ready.append(Event.of(effect))
+                self.ready.append(effect)
             elif isinstance(effect, Granted):
                 self._granted(effect)
             elif isinstance(effect, Finished):

@@ -2,8 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
@@ -29,6 +28,22 @@ class Metrics:
     repeated_batches: int
     generation: int
     g: int
+
+
+class _Guard:
+    """Remembers what went wrong within: from then on every call raises it again."""
+
+    def __init__(self) -> None:
+        self.failure: Error | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Error):
+            self.failure = error
 
 
 class Subscriber:
@@ -100,7 +115,7 @@ class Subscriber:
         self._session = Session(
             transport, settings, nonce=nonce or secrets.token_hex(12), clock=clock, wall_clock=wall_clock
         )
-        self._failure: Error | None = None
+        self._guard = _Guard()
         self._handed = 0
         self._stopped = self._closed = self._own_end = False
         try:
@@ -119,14 +134,14 @@ class Subscriber:
             if event is not None or self.finished:
                 return event
             remaining = deadline - self._clock()
-            with self._guard():
+            with self._guard:
                 self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
             if (event := self._next()) is not None or self._clock() >= deadline or self._stopped:
                 return event
 
     def _next(self) -> Event | None:
         self._check()
-        with self._guard():
+        with self._guard:
             self._session.tick()
         if not self._session.ready or self._session.held:
             self._check_end()
@@ -153,7 +168,7 @@ class Subscriber:
         self._check()
         if event.sequence > self._handed:
             raise ValueError(f"event {event.topic} {event.n} was not delivered by this subscriber")
-        with self._guard():
+        with self._guard:
             self._session.acknowledge(event.sequence)
 
     # --- the subscription ---------------------------------------------------------------------------------------------
@@ -165,14 +180,14 @@ class Subscriber:
         """
         names = checked_topics(topics)
         self._check()
-        with self._guard():
+        with self._guard:
             self._session.change(names)
 
     def unsubscribe(self, *, drain: bool = True) -> None:
         """Ends the subscription for good. With `drain` the events before its end can still be taken, else none."""
         self._check()
         self._own_end = True
-        with self._guard():
+        with self._guard:
             self._session.end(drain=drain)
 
     def pause(self) -> None:
@@ -186,7 +201,7 @@ class Subscriber:
     def save(self) -> None:
         """Writes the acknowledged position to Kafka now."""
         self._check()
-        with self._guard():
+        with self._guard:
             self._session.save()
 
     @property
@@ -237,7 +252,7 @@ class Subscriber:
         """
         if not self._closed:
             self._closed = True
-            self._session.close(save=not isinstance(self._failure, Fenced), handed=self._handed)
+            self._session.close(save=not isinstance(self._guard.failure, Fenced), handed=self._handed)
 
     def __enter__(self) -> Self:
         return self
@@ -252,8 +267,8 @@ class Subscriber:
                 raise
 
     def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self._guard.failure is not None:
+            raise self._guard.failure
         if self._closed:
             raise SubscriptionEnded("this Subscriber is closed", remedy="Make a new one; it goes on after the last ack")
 
@@ -264,14 +279,5 @@ class Subscriber:
         remedy = "Subscribe anew; renew in time by calling poll() more often, or with a longer lease_s"
         if finished.reason == "unsubscribed":
             remedy = "Someone unsubscribed this id; subscribe anew to go on"
-        self._failure = SubscriptionEnded(f"the subscription {finished.reason} at g {finished.g}", remedy=remedy)
-        raise self._failure
-
-    @contextmanager
-    def _guard(self) -> Iterator[None]:
-        """Remembers what went wrong: from then on every call raises it again."""
-        try:
-            yield
-        except Error as error:
-            self._failure = error
-            raise
+        with self._guard:
+            raise SubscriptionEnded(f"the subscription {finished.reason} at g {finished.g}", remedy=remedy)

@@ -72,8 +72,8 @@ def test_what_is_not_acknowledged_is_sent_within_a_second() -> None:
     assert saved_g(world) < events[0].g
 
 
-def test_many_are_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_SEND_AT", 5)
+def test_no_more_than_a_limit_wait_while_events_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_MOST", 5)
     world = World()
     transport = world.transport()
     subscriber = world.subscriber("a", transport=transport, save_interval_s=1000)
