@@ -29,7 +29,7 @@ from totalorder.sequencer.limits import (
     MAX_STAMPS_PARTITIONS,
     MAX_TOPICS_PER_DOMAIN,
 )
-from totalorder.sequencer.numbering import differences, present, sorted_order
+from totalorder.sequencer.numbering import differences, present, sorted_order, spans
 from totalorder.sequencer.planes import from_planes, to_planes, width_of
 from totalorder.sequencer.stamps import DIGEST_BYTES, StampedBatch, StampRows
 
@@ -192,9 +192,7 @@ def _to_columns(rows: StampRows, used: Ints) -> tuple[dict[str, Ints], Ints]:
 def _mentions(place: Ints, entry_start: Ints, g: Ints, topics: int) -> tuple[Ints, Ints]:
     """The entries sorted by (topic, g), and where in that order each topic's first one is."""
     by_g = np.argsort(g, kind="stable")
-    lengths, starts = np.diff(entry_start)[by_g], entry_start[:-1][by_g]
-    before = np.cumsum(lengths) - lengths
-    in_pi = np.repeat(starts - before, lengths) + np.arange(len(place), dtype=np.int64)
+    in_pi = spans(entry_start[:-1][by_g], np.diff(entry_start)[by_g])
     order = in_pi[sorted_order(place[in_pi], size=topics)]
     return order, np.flatnonzero(differences(place[order], -1))
 

@@ -1,4 +1,4 @@
-"""Numbers in columns: which occur, their order, and their differences."""
+"""Numbers in columns: which occur, their order, their differences, and spans of them."""
 
 import numpy as np
 import numpy.typing as npt
@@ -35,3 +35,9 @@ def differences(column: Ints, before: int) -> Ints:
     found[:1] = column[:1] - before
     np.subtract(column[1:], column[:-1], out=found[1:])
     return found
+
+
+def spans(starts: Ints, lengths: Ints) -> Ints:
+    """The numbers of all spans, one span after another: from its start on, as many as its length."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum(), dtype=np.int64)

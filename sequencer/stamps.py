@@ -13,6 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from totalorder.sequencer.numbering import spans
+
 Ints = npt.NDArray[np.int64]
 Source = tuple[str, int]
 """An event partition: (Kafka topic, partition)."""
@@ -75,12 +77,11 @@ class StampRows:
             done = end
 
     def _plain(self, rows: Ints, starts: Ints, lengths: Ints) -> Iterator[Stamp]:
-        ends = np.cumsum(lengths)
-        at = np.repeat(starts - ends + lengths, lengths) + np.arange(ends[-1])
+        at, ends = spans(starts, lengths), np.cumsum(lengths).tolist()
         entries = list(zip(self.entry_topic[at].tolist(), self.entry_n[at].tolist(), strict=True))
         columns = (self.topic, self.n, self.g, self.source, self.offset, self.crc)
         values = zip(*(column[rows].tolist() for column in columns), strict=True)
-        for (topic, n, g, source, offset, crc), (start, end) in zip(values, pairwise([0, *ends.tolist()]), strict=True):
+        for (topic, n, g, source, offset, crc), (start, end) in zip(values, pairwise([0, *ends]), strict=True):
             yield Stamp(topic, n, g, source, offset, crc, entries[start:end])
 
     def part(self, start: int, end: int) -> "StampRows":

@@ -84,7 +84,6 @@ class ShardProcessor(StatefulProcessor):
     def __init__(self, plan: ShardPlan) -> None:
         self._plan = plan
         self._topics = DomainTopics(domain=plan.config.domain)
-        self._digest = b""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """See `Parts`."""
@@ -146,26 +145,26 @@ class ShardProcessor(StatefulProcessor):
             return None
         if hot is None:
             raise _missing("hot")
-        self._digest = hot[:_DIGEST_BYTES]
-        return State(hot=decode_hot(hot[_DIGEST_BYTES:]), cold=self._cold_part(config, parts, self._digest))
+        parts.cold_digest = hot[:_DIGEST_BYTES]
+        return State(hot=decode_hot(hot[_DIGEST_BYTES:]), cold=self._cold_part(config, parts))
 
-    def _cold_part(self, config: EngineConfig, parts: "Parts", digest: bytes) -> Cold:
+    def _cold_part(self, config: EngineConfig, parts: "Parts") -> Cold:
         key = (config.identity, config.shard)
         known, cold_part = remembered.get(key, (b"", None))
-        if cold_part is None or known != digest:
+        if cold_part is None or known != parts.cold_digest:
             data = parts.cold()
-            if data is None or _digest_of(data) != digest:
+            if data is None or _digest_of(data) != parts.cold_digest:
                 raise _missing("cold")
             cold_part = decode_cold(data)
-            remembered[key] = digest, cold_part
+            remembered[key] = parts.cold_digest, cold_part
         return cold_part
 
     def _save(self, after: State, parts: "Parts", *, cold_changed: bool) -> None:
         if cold_changed:
             cold = encode_cold(after.cold)
             parts.save_cold(cold)
-            self._digest = _digest_of(cold)
-        parts.save_hot(self._digest + encode_hot(after.hot))
+            parts.cold_digest = _digest_of(cold)
+        parts.save_hot(parts.cold_digest + encode_hot(after.hot))
 
 
 class Parts:
@@ -178,6 +177,8 @@ class Parts:
 
     def __init__(self, value: ValueState, client: Any, key: int) -> None:
         self._value, self._client, self._key = value, client, key
+        self.cold_digest = b""
+        """Of the cold part that hot belongs to; empty before the first."""
 
     def hot(self) -> bytes | None:
         """As it was saved last, None before."""

@@ -1,7 +1,7 @@
 """What was handed to the application, kept until Kafka has the receipts."""
 
+from array import array
 from collections.abc import Callable
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,18 +14,8 @@ _SEND_AFTER_S = 1.0
 _MOST = 10_000
 
 
-class _Row(NamedTuple):
-    """One row of Receipts."""
-
-    generation: int
-    sequence: int
-    topic: int
-    source: int
-    offset: int
-    n: int
-    g: int
-    redelivered: int
-    delivered_ms: int
+_COLUMNS = ("generation", "sequence", "topic", "source", "offset", "n", "g", "redelivered", "delivered_ms")
+"""Of Receipts."""
 
 
 class Journal:
@@ -47,7 +37,8 @@ class Journal:
         self._transport, self._domain, self._id, self._nonce = transport, domain, id, nonce
         self._clock, self._wall_clock = clock, wall_clock
         self._partition: Partition | None = None
-        self._waiting: list[_Row] = []
+        self._waiting = array("q")
+        """Row after row. As objects that live for a second they would be most of what collections of garbage walk."""
         self._topics: dict[str, int] = {}
         self._sources: dict[Source, int] = {}
         self._send_at = 0.0
@@ -61,20 +52,21 @@ class Journal:
         if self._partition is None:
             return
         source = (event.kafka_topic, event.partition)
-        row = _Row(
-            generation=generation,
-            sequence=event.sequence,
-            topic=self._topics.setdefault(event.topic, len(self._topics)),
-            source=self._sources.setdefault(source, len(self._sources)),
-            offset=event.offset,
-            n=event.n,
-            g=event.g,
-            redelivered=event.tag is not None,
-            delivered_ms=int(self._wall_clock() * 1000),
-        )
-        self._waiting.append(row)
-        if len(self._waiting) == 1:
+        if not self._waiting:
             self._send_at = self._clock() + _SEND_AFTER_S
+        self._waiting.extend(
+            (
+                generation,
+                event.sequence,
+                self._topics.setdefault(event.topic, len(self._topics)),
+                self._sources.setdefault(source, len(self._sources)),
+                event.offset,
+                event.n,
+                event.g,
+                event.tag is not None,
+                int(self._wall_clock() * 1000),
+            )
+        )
 
     @property
     def due(self) -> bool:
@@ -84,7 +76,7 @@ class Journal:
     @property
     def full(self) -> bool:
         """Whether no more may wait."""
-        return len(self._waiting) >= _MOST
+        return len(self._waiting) >= _MOST * len(_COLUMNS)
 
     def send(self, timeout_s: float | None = None) -> None:
         """Sends all that waits; after BrokerUnavailable all is kept, and due again a little later."""
@@ -95,14 +87,15 @@ class Journal:
                 self._transport.send(
                     self._partition, self._id.encode(), record.value, headers=record.headers, timeout_s=timeout_s
                 )
-            self._waiting.clear()
+            del self._waiting[:]
             self._topics.clear()
             self._sources.clear()
         finally:
             self._send_at = self._clock() + _SEND_AFTER_S
 
     def _receipts(self) -> Receipts:
-        columns = dict(zip(_Row._fields, np.array(self._waiting, dtype=np.int64).T, strict=True))
+        rows = np.array(self._waiting, dtype=np.int64).reshape(-1, len(_COLUMNS))
+        columns = dict(zip(_COLUMNS, rows.T, strict=True))
         return Receipts(
             domain=self._domain,
             id=self._id,

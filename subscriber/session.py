@@ -332,9 +332,12 @@ class Session:
         self._pump_at = self._clock() + self._pump_every_s
         self._throttle()
         self._moved.clear()
-        for record in self._transport.poll(timeout_s):
+        records = self._transport.poll(timeout_s)
+        for record in records:
             if not self._moved or Partition(record.topic, record.partition) not in self._moved:
                 self._dispatch(record)
+        # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
+        records.clear()
 
     def tick(self) -> None:
         """Looks for news, and does what is due, when that was not done for a while: the id may be another's by now."""

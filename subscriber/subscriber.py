@@ -58,8 +58,8 @@ class Subscriber:
     `save_interval_s` they are saved that often instead, at each change and on `close`, and what a killed process
     acknowledged since the last time comes again. At most about `max_buffered` events wait per Kafka partition.
     With `receipts` what was delivered is told to the domain, so that the order can be audited: before each position is
-    saved, and within about a second while events are polled for. `kafka` takes client settings by their Java names. For
-    use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must differ for each
+    saved, and within a second or two while events are polled for. `kafka` takes client settings by their Java names.
+    For use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must differ for each
     process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,

@@ -66,8 +66,11 @@ class Transport(Protocol):
         """The offset from which a partition that is read will be read next, gaps at its end included."""
         ...
 
-    def poll(self, timeout_s: float) -> Sequence[Record]:
-        """Records of the partitions that are read, in offset order within each; waits at most `timeout_s` for some."""
+    def poll(self, timeout_s: float) -> list[Record]:
+        """Records of the partitions that are read, in offset order within each; waits at most `timeout_s` for some.
+
+        The list is the caller's, who empties it.
+        """
         ...
 
     def send(

@@ -261,6 +261,25 @@ def test_the_lease_is_renewed_in_time() -> None:
     assert 8 <= len(kinds) <= 14
 
 
+@pytest.mark.parametrize(
+    ("setting", "sent"), [({"lease_s": 1}, "d.control"), ({"save_interval_s": 0.4}, "d.positions")]
+)
+def test_what_is_due_soon_is_done_however_many_events_are_ready(setting: dict[str, object], sent: str) -> None:
+    world = World()
+    transport = world.transport()
+    settings: dict[str, object] = {"save_interval_s": 1000} | setting
+    subscriber = world.subscriber("a", "s", transport, **settings)
+    for _ in range(5):
+        world.publish("a")
+    while len(subscriber._session.ready) < 5:
+        subscriber._session.pump(0)
+    take(subscriber, 1)
+    transport.sent.clear()
+    world.now += 0.4
+    take(subscriber, 1)
+    assert sent in transport.sent
+
+
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 

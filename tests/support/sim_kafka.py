@@ -124,7 +124,7 @@ class SimTransport:
     def position(self, partition: Partition) -> int:
         return self.positions[partition]
 
-    def poll(self, timeout_s: float) -> Sequence[Record]:
+    def poll(self, timeout_s: float) -> list[Record]:
         assert not self.closed
         if self._is_killed():
             raise SimCrash

@@ -24,6 +24,16 @@ def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
+@pytest.mark.parametrize("words", [["--version"], ["bench", "kernel", "--help"]])
+def test_a_full_disk_is_told_in_words(words: list[str]) -> None:
+    command = [sys.executable, "-m", "totalorder.cli", *words]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "No space left on device" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -12,10 +12,12 @@ needs no Spark. A command raises `totalorder.Error` (shown as one message, exit 
 `typer.Exit(code)`.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -62,13 +64,24 @@ def build_app() -> typer.Typer:
     return app
 
 
+def _end_unwritten(error: OSError) -> NoReturn:
+    """The output cannot be written: its disk is full, or whoever read it has had enough and needs no word about it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tries again at its end
+    if error.errno != errno.EPIPE:
+        print(f"totalorder: {error.strerror}. Make room where files or the output go.", file=sys.stderr)
+    sys.exit(1)
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line `args` (default: the process's own) and exit with its code.
 
     0: done; 1: it failed; 2: wrong usage or settings; 130: Ctrl-C.
     """
     try:
-        typer.main.get_command(build_app()).main(args=args, prog_name="totalorder")
+        try:
+            typer.main.get_command(build_app()).main(args=args, prog_name="totalorder")
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except ModuleNotFoundError as error:
@@ -80,3 +93,7 @@ def main(args: Sequence[str] | None = None) -> None:
     except Error as error:
         print(f"totalorder: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EPIPE):
+            raise
+        _end_unwritten(error)

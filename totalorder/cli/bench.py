@@ -33,7 +33,7 @@ _WRITING = ("bytes", "growth", "figures")
 """Those that leave plots and data behind."""
 Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: a minute or so, and rougher figures.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Only prove that it runs: the figures mean nothing.")]
-Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where bytes, growth and figures put plots and data.")]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where plots and data are put.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,28 +45,36 @@ def register(app: typer.Typer) -> None:
 
 
 def _command(name: str) -> Callable[..., None]:
-    def run(quick: Quick = False, smoke: Smoke = False, out: Out = Path("bench-out"), as_json: Json = False) -> None:
-        if quick and smoke:
-            raise SettingsError("--quick and --smoke are two sizes", remedy="Give one")
-        if name in _WRITING:
-            _make(out)
-        from totalorder.bench.outcome import Request, Size
+    def run(quick: Quick = False, smoke: Smoke = False, as_json: Json = False) -> None:
+        _measure(name, Path(), quick=quick, smoke=smoke, as_json=as_json)
 
-        size = Size.QUICK if quick else Size.SMOKE if smoke else Size.FULL
-        module = import_module(f"totalorder.bench.{name}")
-        with _ended_by_sigterm():
-            outcome: Outcome = module.run(Request(size=size, say=_say, out=out))
-        if as_json:
-            print(json.dumps(outcome.data))
-        else:
-            _show(outcome)
-        if outcome.broken:
-            raise Error(
-                f"bench {name} breaks a claim: {'; '.join(outcome.broken)}",
-                remedy="Run it again on a quiet machine; if it stays, it is a fault of totalorder: please report it",
-            )
+    def run_writing(
+        quick: Quick = False, smoke: Smoke = False, out: Out = Path("bench-out"), as_json: Json = False
+    ) -> None:
+        _make(out)
+        _measure(name, out, quick=quick, smoke=smoke, as_json=as_json)
 
-    return run
+    return run_writing if name in _WRITING else run
+
+
+def _measure(name: str, out: Path, *, quick: bool, smoke: bool, as_json: bool) -> None:
+    if quick and smoke:
+        raise SettingsError("--quick and --smoke are two sizes", remedy="Give one")
+    from totalorder.bench.outcome import Request, Size
+
+    size = Size.QUICK if quick else Size.SMOKE if smoke else Size.FULL
+    module = import_module(f"totalorder.bench.{name}")
+    with _ended_by_sigterm():
+        outcome: Outcome = module.run(Request(size=size, say=_say, out=out))
+    if as_json:
+        print(json.dumps(outcome.data))
+    else:
+        _show(outcome)
+    if outcome.broken:
+        raise Error(
+            f"bench {name} breaks a claim: {'; '.join(outcome.broken)}",
+            remedy="Run it again on a quiet machine; if it stays, it is a fault of totalorder: please report it",
+        )
 
 
 def _make(out: Path) -> None:
