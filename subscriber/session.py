@@ -340,7 +340,12 @@ class Session:
         records.clear()
 
     def tick(self) -> None:
-        """Looks for news, and does what is due, when that was not done for a while: the id may be another's by now."""
+        """While events are ready: looks for news, and does what is due, when that was not done for a while.
+
+        The id may be another's by now. With nothing ready `pump` is about to be called anyway.
+        """
+        if not self.ready:
+            return
         if self._clock() >= self._pump_at:
             self.pump(0.0)
         elif self._journal.full:
