@@ -36,7 +36,10 @@ from totalorder.sequencer.stamps import DIGEST_BYTES, StampedBatch, StampRows
 Ints = npt.NDArray[np.int64]
 VERSION = 2
 KIND = "stamps"
-_LEVEL = 3
+_LEVEL, _LEVEL_OF_SMALL, _SMALL = 3, 6, 1 << 14
+"""zstd's levels, and the bytes of what is small. Level 6 packs by 3 % better; encoding many events would take a third
+longer with it, and few ones take some tenths of a millisecond.
+"""
 _LENGTH = struct.Struct("<I")
 _ROW_COLUMNS = ("topic", "source", "offset", "g", "crc", "keyframe", "entries")
 _RANGE = range(1 << 63)
@@ -124,7 +127,8 @@ def _parts(stamped: StampedBatch, start: int, end: int, max_part_bytes: int) -> 
     raw = _encode_rows(stamped, start, end)
     (directory,) = _LENGTH.unpack_from(raw)
     fits = len(raw) <= MAX_RAW_PART_BYTES and directory <= MAX_DIRECTORY_BYTES
-    value = bytes(pa.Codec("zstd", compression_level=_LEVEL).compress(raw, asbytes=True))
+    level = _LEVEL if len(raw) > _SMALL else _LEVEL_OF_SMALL
+    value = bytes(pa.Codec("zstd", compression_level=level).compress(raw, asbytes=True))
     if fits and (len(value) <= max_part_bytes or (end - start <= 1 and len(value) <= MAX_ROW_BYTES)):
         yield value
     elif end - start <= 1:
