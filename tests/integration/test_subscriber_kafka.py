@@ -174,6 +174,26 @@ def test_every_compression_that_producers_use_is_read(broker: LocalBroker, new_t
     assert found == values
 
 
+def test_events_have_their_turn_however_many_answers_come(
+    broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic
+) -> None:
+    prompt, other = new_topic("prompt"), new_topic("other")
+    publish(producer, prompt, *map(str, range(6_000)))
+    publish(producer, other, "event")
+    transport = KafkaPythonTransport(broker.bootstrap_servers, prompt=[prompt], max_poll_records=2)
+    try:
+        transport.read(Partition(prompt, 0), 0)
+        transport.read(Partition(other, 0), 0)
+        found: list[Record] = []
+        while not found or found[-1].topic != other:
+            records = transport.poll(10)
+            assert records, f"{len(found)} records came, and no event"
+            found += records
+    finally:
+        transport.close()
+    assert len(found) < 6_000
+
+
 def test_records_do_not_wait_for_the_garbage_collector(
     broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic
 ) -> None:
