@@ -74,7 +74,9 @@ def run(request: Request) -> Outcome:
     costs = {shape: _delivery(request, shape, plan.subscribers) for shape in SHAPES}
     data = {str(shape): _json(found[shape, 2], found[shape, 1], costs[shape]) for shape in SHAPES}
     return Outcome(
-        data=data, tables=[_bytes_table(found), _delivery_table(costs)], files=[_plot(request.out / "bytes.png", found)]
+        data=data,
+        tables=[_bytes_table(found), _delivery_table(costs)],
+        write=lambda: [_plot(request.out / "bytes.png", found)],
     )
 
 

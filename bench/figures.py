@@ -107,10 +107,13 @@ def run(request: Request) -> Outcome:
         live=measured(plan.live, plan.loads(), request.say),
     )
     data = summary(plan, found)
-    files = [*draw_all(request.out, data), _write(request.out / "figures.json", json.dumps(data, indent=1))]
     shown = tables(data)
-    files.append(_write(request.out / "index.md", page(shown)))
-    return Outcome(data=data, tables=shown, files=files)
+
+    def write() -> list[Path]:
+        texts = {"figures.json": json.dumps(data, indent=1), "index.md": page(shown)}
+        return [*draw_all(request.out, data), *(_write(request.out / name, text) for name, text in texts.items())]
+
+    return Outcome(data=data, tables=shown, write=write)
 
 
 def _sizes(plan: Plan, say: Say) -> Sizes:

@@ -34,14 +34,15 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`data` is the one JSON object of `--json`; `files` are the plots and data written below `--out`.
+    """`data` is the one JSON object of `--json`.
 
-    `broken` names the claims that were not kept: the command shows all figures, and fails.
+    `write` puts plots and data below `--out`, and is called when the figures have been shown: a full disk must not take
+    them along. `broken` names the claims that were not kept: the command shows all figures, and fails.
     """
 
     data: Mapping[str, Any]
     tables: Sequence[Table]
-    files: Sequence[Path] = ()
+    write: Callable[[], Sequence[Path]] = tuple
     broken: Sequence[str] = ()
 
 

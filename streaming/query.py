@@ -52,7 +52,11 @@ def start_query(
 def _warm(spark: SparkSession) -> None:
     """Has every core's Python compile the kernel, or load it, before a batch waits for it."""
     cores = spark.sparkContext.defaultParallelism
-    with when_long(lambda: structlog.get_logger().info("compiling the stamping kernel; it is kept for the next start")):
+    with when_long(
+        lambda: structlog.get_logger().info(
+            "loading the stamping kernel; where it is not compiled yet, that takes a while, once"
+        )
+    ):
         spark.sparkContext.range(0, cores, numSlices=cores).foreach(lambda _: kernel.warm())
 
 

@@ -81,8 +81,10 @@ def test_it_answers_with_points_and_exponents_and_writes_them(tmp_path: Path) ->
         assert sizes == sorted(set(sizes))
         assert line["slopes"].keys() == CLAIMS.keys()
     assert data["topic_subscriptions"]["slopes"]["cold_bytes"] > 0.5
+    assert not (tmp_path / "new").exists()
+    files = outcome.write()
     with (tmp_path / "new" / "growth.csv").open() as file:
         assert len(list(csv.DictReader(file))) == len(said)
-    assert {path.name for path in outcome.files} == {path.name for path in (tmp_path / "new").iterdir()}
-    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in outcome.files if path.suffix == ".png")
+    assert {path.name for path in files} == {path.name for path in (tmp_path / "new").iterdir()}
+    assert all(path.read_bytes()[:4] == b"\x89PNG" for path in files if path.suffix == ".png")
     assert all(len(row) == len(table.columns) for table in outcome.tables for row in table.rows)

@@ -1,5 +1,6 @@
 """`totalorder bench` as a command: how it ends."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -55,6 +56,20 @@ def test_where_results_cannot_go_is_told_before_the_work(
         main(["bench", "figures", "--out", str(tmp_path / place)])
     assert ended.value.code == 2
     assert f"--out: {tmp_path / place} cannot be made" in capsys.readouterr().err
+
+
+def test_figures_are_shown_though_their_files_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def write() -> list[Path]:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "a.png"))
+
+    monkeypatch.setattr(figures, "run", lambda _: Outcome(data={"entries": 46}, tables=[], write=write))
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "figures", "--json", "--out", str(tmp_path)])
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.out) == (1, '{"entries": 46}\n')
+    assert f"--out: {tmp_path / 'a.png'} cannot be written: No space left on device" in shown.err
 
 
 @pytest.mark.broker

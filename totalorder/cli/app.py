@@ -81,7 +81,8 @@ def main(args: Sequence[str] | None = None) -> None:
         try:
             typer.main.get_command(build_app()).main(args=args, prog_name="totalorder")
         finally:
-            sys.stdout.flush()
+            if sys.stdout is not None:  # it was closed by whoever started this
+                sys.stdout.flush()
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except ModuleNotFoundError as error:

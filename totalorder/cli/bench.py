@@ -3,7 +3,7 @@
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from totalorder.cli.options import Json
 from totalorder.errors import Error, SettingsError
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ _WRITING = ("bytes", "growth", "figures")
 """Those that leave plots and data behind."""
 Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: a minute or so, and rougher figures.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Only prove that it runs: the figures mean nothing.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where plots and data are put.")]
 
 
@@ -67,9 +67,15 @@ def _measure(name: str, out: Path, *, quick: bool, smoke: bool, as_json: bool) -
     with _ended_by_sigterm():
         outcome: Outcome = module.run(Request(size=size, say=_say, out=out))
     if as_json:
-        print(json.dumps(outcome.data))
+        print(json.dumps(outcome.data), flush=True)
     else:
         _show(outcome)
+    files = _written(outcome, out)
+    if not as_json:
+        for path in files:
+            print(f"Written: {path}")
+    if smoke:
+        _say("At the sizes of --smoke these figures mean nothing.")
     if outcome.broken:
         raise Error(
             f"bench {name} breaks a claim: {'; '.join(outcome.broken)}",
@@ -83,6 +89,16 @@ def _make(out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingsError(f"--out: {out} cannot be made: {error.strerror}", remedy="Name another folder") from None
+
+
+def _written(outcome: "Outcome", out: Path) -> Sequence[Path]:
+    try:
+        return outcome.write()
+    except OSError as error:
+        raise Error(
+            f"--out: {error.filename or out} cannot be written: {error.strerror}",
+            remedy="Make room there, or name another folder, and measure again for plots and data",
+        ) from None
 
 
 @contextmanager
@@ -116,8 +132,6 @@ def _show(outcome: "Outcome") -> None:
     console = Console()
     for table in outcome.tables:
         console.print(_drawn(table))
-    for path in outcome.files:
-        print(f"Written: {path}")
 
 
 def _drawn(table: "Table") -> "Drawn":
