@@ -1,5 +1,6 @@
 """The Transport on kafka-python: consumers without a group, one producer, no thread that runs application code."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeVar
@@ -27,8 +28,6 @@ _PROBE_TIMEOUT_S = 2.0
 _PROMPT_S = 0.1
 """How long the broker holds a fetch of what is prompt when there is nothing. kafka-python 3.0.12 leaves partitions out
 of a fetch whose records came just before it is sent: they are not asked for until it is answered."""
-_PROMPT_IN_A_ROW = 16
-"""Then others have their turn, however much comes of prompt topics: answers, where thousands subscribe."""
 _SLICE_S = 0.05
 """How often events are fetched that come one by one: a fetch for each would keep client and broker busy, and they wait
 for their stamps, which take longer and are fetched at once."""
@@ -140,7 +139,8 @@ class KafkaPythonTransport:
                 reader.consumer.close()
             raise
         self._first, self._others = self._readers
-        self._in_a_row = 0
+        self._others_asked = -math.inf
+        """When those that are not prompt were asked last."""
         self._consumer = self._first.consumer
         """For questions."""
         self._asked = time.monotonic()
@@ -217,15 +217,15 @@ class KafkaPythonTransport:
         return records
 
     def _poll(self, timeout_s: float) -> list[list[Any]]:
-        """What has come: of prompt topics, or else of others; without any, waits a little for prompt topics.
+        """What has come, of prompt topics first; without any, waits a little for prompt topics.
 
-        What the others hold waits for what is prompt, in most cases: it can be taken apart behind it.
+        Events wait for stamps in most cases: they are taken apart behind them, unless they were not asked for lately.
         """
-        if self._in_a_row < _PROMPT_IN_A_ROW and (found := self._take(self._first, 0)):
-            self._in_a_row += 1
-            return found
-        self._in_a_row = 0
-        found = self._take(self._others, 0)
+        prompt, now = self._take(self._first, 0), time.monotonic()
+        if prompt and now - self._others_asked < _SLICE_S:
+            return prompt
+        self._others_asked = now
+        found = [*prompt, *self._take(self._others, 0)]
         return found or self._take(self._first if self._first.next else self._others, min(timeout_s, _SLICE_S))
 
     def _take(self, reader: _Reader, timeout_s: float) -> list[list[Any]]:

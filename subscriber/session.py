@@ -65,7 +65,7 @@ _RECEIPTS_REMEDY = (
     "receipts=False (--no-receipts)"
 )
 _NEWS_S = 1.0
-"""However much is ready, grants are read this often, and what is due is done."""
+"""However much is ready, grants are read and receipts sent this often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,6 @@ class Session:
         self._rejections: dict[int, Rejection] = {}
         self._renew_at: float | None = None
         self._save_at = self._pump_at = 0.0
-        self._pump_every_s = min(_NEWS_S, settings.save_interval_s or _NEWS_S, settings.lease_s / 3 or _NEWS_S)
         self._saved: Position | None = None
         self._stale_keys: set[bytes] = set()
 
@@ -329,7 +328,7 @@ class Session:
     def pump(self, timeout_s: float) -> None:
         """Reads what has come, for at most `timeout_s` when nothing has; does what is due by time."""
         self._keep()
-        self._pump_at = self._clock() + self._pump_every_s
+        self._pump_at = self._clock() + _NEWS_S
         self._throttle()
         self._moved.clear()
         records = self._transport.poll(timeout_s)
@@ -340,15 +339,17 @@ class Session:
         records.clear()
 
     def tick(self) -> None:
-        """While events are ready: looks for news, and does what is due, when that was not done for a while.
+        """Before an event is taken, or when none will come: looks for news now and then, and does what is due.
 
-        The id may be another's by now. With nothing ready `pump` is about to be called anyway.
+        The id may be another's by now. With nothing ready, `pump` is about to be called anyway.
         """
-        if not self.ready:
+        if not self.ready and self.finished is None:
             return
-        if self._clock() >= self._pump_at:
+        now = self._clock()
+        due_at = self._save_at if self._renew_at is None else min(self._save_at, self._renew_at)
+        if self.ready and now >= self._pump_at:
             self.pump(0.0)
-        elif self._journal.full:
+        elif self.finished is not None or now >= due_at or self._journal.full:
             self._keep()
 
     def _keep(self) -> None:

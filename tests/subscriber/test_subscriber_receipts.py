@@ -87,6 +87,25 @@ def test_no_more_than_a_limit_wait_while_events_are_ready(monkeypatch: pytest.Mo
     assert_receipts(receipts_of(world.kafka, "s"), events[:10])
 
 
+def test_a_subscription_that_is_over_still_sends_what_waits() -> None:
+    world = World()
+    transport = world.transport()
+    subscriber = world.subscriber("a", transport=transport, save_interval_s=1000)
+    for _ in range(3):
+        world.publish("a")
+    while len(subscriber._session.ready) < 3:
+        subscriber._session.pump(0)
+    subscriber.unsubscribe(drain=True)
+    events = take(subscriber, 3)
+    assert subscriber.poll(0) is None
+    assert subscriber.finished
+    transport.sent.clear()
+    world.now += 2
+    assert subscriber.poll(0) is None
+    assert transport.sent == ["d.receipts"]
+    assert_receipts(receipts_of(world.kafka, "s"), events)
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 

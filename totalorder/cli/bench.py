@@ -51,7 +51,6 @@ def _command(name: str) -> Callable[..., None]:
     def run_writing(
         quick: Quick = False, smoke: Smoke = False, out: Out = Path("bench-out"), as_json: Json = False
     ) -> None:
-        _make(out)
         _measure(name, out, quick=quick, smoke=smoke, as_json=as_json)
 
     return run_writing if name in _WRITING else run
@@ -60,6 +59,8 @@ def _command(name: str) -> Callable[..., None]:
 def _measure(name: str, out: Path, *, quick: bool, smoke: bool, as_json: bool) -> None:
     if quick and smoke:
         raise SettingsError("--quick and --smoke are two sizes", remedy="Give one")
+    if name in _WRITING:
+        _make(out)
     from totalorder.bench.outcome import Request, Size
 
     size = Size.QUICK if quick else Size.SMOKE if smoke else Size.FULL
