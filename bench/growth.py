@@ -5,25 +5,23 @@ and a topic) over as many topics, up to the paper's two million (§5.2).
 """
 
 import csv
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
 from totalorder.bench.domain import Domain
 from totalorder.bench.outcome import Outcome, Request, Table
 from totalorder.bench.plots import line_plot
+from totalorder.bench.timing import best_of, timed
 from totalorder.bench.workload import Workload
 from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.codec import encode_stamps
 from totalorder.sequencer.control import encode_answer
 from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
 
-T = TypeVar("T")
 BATCH = 2_500
 SHAPE = 0.349
 """The flatter of the paper's two shapes, which has the larger sequencing groups."""
@@ -137,8 +135,8 @@ def measure(scale: Scale) -> Point:
     subscribing = _subscribe(domain, workload, scale)
     domain.run(domain.next_batch(_SETTLE))
     batch_s, entries = min(_batch(domain) for _ in range(_REPEATS))
-    (hot, cold), save_s = _best(lambda: (encode_hot(domain.state.hot), encode_cold(domain.state.cold)))
-    recovered, recovery_s = _best(lambda: State(hot=decode_hot(hot), cold=decode_cold(cold)))
+    (hot, cold), save_s = best_of(_REPEATS, lambda: (encode_hot(domain.state.hot), encode_cold(domain.state.cold)))
+    recovered, recovery_s = best_of(_REPEATS, lambda: State(hot=decode_hot(hot), cold=decode_cold(cold)))
     domain.state = recovered
     first_s, _ = _batch(domain)
     return Point(
@@ -163,7 +161,7 @@ def _subscribe(domain: Domain, workload: Workload, scale: Scale) -> float:
     total = 0.0
     for first in range(0, scale.subscribers, _BULK):
         requests = domain.requests(wanted[first : first + _BULK])
-        _, seconds = _timed(partial(_grant, domain, requests))
+        _, seconds = timed(partial(_grant, domain, requests))
         total += seconds
     return total
 
@@ -183,23 +181,8 @@ def _batch(domain: Domain) -> tuple[float, int]:
             encode_stamps(stamped)
         return sum(len(stamped.rows.entry_topic) for stamped in stamps)
 
-    entries, seconds = _timed(work)
+    entries, seconds = timed(work)
     return seconds, entries
-
-
-def _best(work: Callable[[], T]) -> tuple[T, float]:
-    """What is made, and the least time that it took: a collection of garbage falls into some tries and not others."""
-    made, least = _timed(work)
-    for _ in range(_REPEATS - 1):
-        made, seconds = _timed(work)
-        least = min(least, seconds)
-    return made, least
-
-
-def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    began = time.thread_time()
-    made = work()
-    return made, time.thread_time() - began
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> float:

@@ -1,20 +1,18 @@
 """`totalorder bench kernel`: timestamps a second of one core, compiled and in plain Python, on the paper's workload."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from totalorder.bench.kernel_twin import PlainStamper
 from totalorder.bench.outcome import Outcome, Request, Table
+from totalorder.bench.timing import best_of
 from totalorder.bench.workload import SHAPES, Workload
 from totalorder.sequencer.kernel import Groups, Recency, stamp_run, warm
 from totalorder.sequencer.state import EngineConfig
 
-T = TypeVar("T")
 Ints = npt.NDArray[np.int64]
 PAPER_STAMPS_PER_S = 4_000
 """Fig. 10: "more than 4k", with 5 servers."""
@@ -60,11 +58,11 @@ def _measured(members: list[Ints], events: Ints, twin_events: int, request: Requ
     groups = _as_groups(members)
     warm()
     request.say(f"  the kernel, {len(events):,} events, {_REPEATS} times")
-    entries, seconds = _best(lambda: _stamped(groups, events))
+    entries, seconds = best_of(_REPEATS, lambda: _stamped(groups, events))
     request.say(f"  its twin in Python, {twin_events:,} events, {_REPEATS} times")
     plain = events[:twin_events].tolist()
     by_topic = dict(enumerate(peers.tolist() for peers in members))
-    _, twin_seconds = _best(lambda: _twin(by_topic, plain))
+    _, twin_seconds = best_of(_REPEATS, lambda: _twin(by_topic, plain))
     return _Figures(
         stamps_per_s=len(events) / seconds,
         twin_per_s=twin_events / twin_seconds,
@@ -99,15 +97,6 @@ def _as_groups(members: list[Ints]) -> Groups:
         forced=[members[0][:0]] * size,
         topics=size,
     )
-
-
-def _best(work: Callable[[], T]) -> tuple[T, float]:
-    best = float("inf")
-    for _ in range(_REPEATS):
-        began = time.thread_time()
-        made = work()
-        best = min(best, time.thread_time() - began)
-    return made, best
 
 
 def _json(figures: _Figures) -> dict[str, float]:

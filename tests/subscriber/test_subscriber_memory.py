@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from sim_small import World, take
+from sim_small import World, await_ready, take
 
 from totalorder.errors import (
     BrokerUnavailable,
@@ -272,8 +272,7 @@ def test_what_is_due_soon_is_done_however_many_events_are_ready(setting: dict[st
     subscriber = world.subscriber("a", "s", transport, **settings)
     for _ in range(5):
         world.publish("a")
-    while len(subscriber._session.ready) < 5:
-        subscriber._session.pump(0)
+    await_ready(subscriber, 5)
     take(subscriber, 1)
     transport.sent.clear()
     world.now += 0.4

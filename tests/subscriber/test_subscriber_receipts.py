@@ -2,7 +2,7 @@
 
 import pytest
 from sim_receipts import Receipt, receipts_of
-from sim_small import World, take
+from sim_small import World, await_ready, take
 
 from totalorder.errors import BrokerUnavailable, Error, Fenced, SequencerUnavailable
 from totalorder.sequencer.position import decode_saved
@@ -79,8 +79,7 @@ def test_no_more_than_a_limit_wait_while_events_are_ready(monkeypatch: pytest.Mo
     subscriber = world.subscriber("a", transport=transport, save_interval_s=1000)
     for _ in range(11):
         world.publish("a")
-    while len(subscriber._session.ready) < 11:
-        subscriber._session.pump(0)
+    await_ready(subscriber, 11)
     transport.sent.clear()
     events = unacknowledged(subscriber, 11)
     assert transport.sent == ["d.receipts"] * 2
@@ -93,8 +92,7 @@ def test_a_subscription_that_is_over_still_sends_what_waits() -> None:
     subscriber = world.subscriber("a", transport=transport, save_interval_s=1000)
     for _ in range(3):
         world.publish("a")
-    while len(subscriber._session.ready) < 3:
-        subscriber._session.pump(0)
+    await_ready(subscriber, 3)
     subscriber.unsubscribe(drain=True)
     events = take(subscriber, 3)
     assert subscriber.poll(0) is None
@@ -169,8 +167,7 @@ def test_a_failed_attempt_is_not_repeated_at_each_event() -> None:
     for _ in range(5):
         world.publish("a")
     unacknowledged(subscriber, 1)
-    while len(subscriber._session.ready) < 4:
-        subscriber._session.pump(0)
+    await_ready(subscriber, 4)
     transport.refused = GONE
     world.now += 1
     unacknowledged(subscriber, 1)

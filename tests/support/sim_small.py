@@ -55,6 +55,12 @@ class World:
         )
 
 
+def await_ready(subscriber: Subscriber, count: int) -> None:
+    """Reads until so many events wait to be taken."""
+    while len(subscriber._session.ready) < count:
+        subscriber._session.pump(0)
+
+
 def take(subscriber: Subscriber, count: int) -> list[Event]:
     """The next events, acknowledged."""
     events = []
