@@ -50,21 +50,32 @@ _COLUMNS = (("copy_", "ms"), ("", "ms"), ("", "ratio"))
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How much is done. A phase publishes for `phase_s` seconds at each of `rates`, after `warm_up_s` at the first."""
+    """How much is done. A phase publishes for `phase_s` seconds at each of `rates`, after `settle_s` at the first of
+    them; in round 0, after `warm_up_s`.
+    """
 
     events: int
     batch: int
     rounds: int
     rates: tuple[int, ...]
     warm_up_s: float
+    settle_s: float
     phase_s: float
 
     @classmethod
     def of(cls, size: Size) -> "Plan":
         return size.pick(
-            smoke=cls(events=4_000, batch=1_000, rounds=1, rates=(SLOWEST,), warm_up_s=1, phase_s=2),
-            quick=cls(events=200_000, batch=50_000, rounds=1, rates=(SLOWEST,), warm_up_s=10, phase_s=12),
-            full=cls(events=10**6, batch=100_000, rounds=2, rates=(SLOWEST, 1_000, 5_000), warm_up_s=90, phase_s=20),
+            smoke=cls(events=4_000, batch=1_000, rounds=1, rates=(SLOWEST,), warm_up_s=1, settle_s=1, phase_s=2),
+            quick=cls(events=200_000, batch=50_000, rounds=1, rates=(SLOWEST,), warm_up_s=15, settle_s=5, phase_s=12),
+            full=cls(
+                events=10**6,
+                batch=100_000,
+                rounds=2,
+                rates=(SLOWEST, 1_000, 5_000),
+                warm_up_s=180,
+                settle_s=20,
+                phase_s=20,
+            ),
         )
 
 
@@ -81,15 +92,18 @@ class Measured:
 
 
 def run(request: Request) -> Outcome:
-    """Throughput first, then the delays; a turn of each kind before both counts for nothing, while Java warms up."""
+    """The delays first, then throughput; round 0 of each counts for nothing: Java warms up, which takes minutes."""
     plan = Plan.of(request.size)
     measured = {kind: Measured() for kind in KINDS}
     request.say("Starting a broker and Spark")
     with Cluster(TOPICS, max_events_per_batch=plan.batch) as cluster:
-        _backlogs(cluster, plan, measured, request.say)
-        for number in range(plan.rounds):
+        request.say(f"Publishing a backlog of {plan.events} events")
+        fill(cluster.servers, TOPICS, [None] * plan.events)
+        for number in range(plan.rounds + 1):
             for kind in KINDS:
-                _Delays(cluster, plan, measured[kind], request.say).run(kind, number)
+                kept = measured[kind] if number else Measured()
+                _Delays(cluster, plan, kept, request.say).run(kind, number)
+        _backlogs(cluster, plan, measured, request.say)
     data = summary(measured)
     return Outcome(data=data, tables=tables(data))
 
@@ -98,8 +112,6 @@ def run(request: Request) -> Outcome:
 
 
 def _backlogs(cluster: Cluster, plan: Plan, measured: Mapping[str, Measured], say: Say) -> None:
-    say(f"Publishing a backlog of {plan.events} events")
-    fill(cluster.servers, TOPICS, [None] * plan.events)
     for number in range(plan.rounds + 1):
         for kind in KINDS:
             settings = cluster.settings(f"backlog-{kind}-{number}")
@@ -108,7 +120,7 @@ def _backlogs(cluster: Cluster, plan: Plan, measured: Mapping[str, Measured], sa
             with _running(cluster, kind, settings) as query:
                 batches = BatchTimes(query).until_read(plan.events, _BACKLOG_TIMEOUT_S)
             counted = whole_batches(batches)
-            if number:  # round 0 warms Java up
+            if number:
                 measured[kind].backlog += counted
             say(f"Backlog, round {number}, {kind}: {events_per_s(counted):,.0f} events/s")
 
@@ -134,10 +146,12 @@ class _Delays:
     def run(self, kind: str, number: int) -> None:
         """Starts everything, publishes, and notes the delays once all has arrived."""
         cluster, plan = self._cluster, self._plan
+        settle_s = plan.settle_s if number else plan.warm_up_s
+        self._say(f"Delays, round {number}, {kind}: starting; {settle_s:g} s at {plan.rates[0]} events/s come first")
         settings = cluster.settings(f"delay-{kind}-{number}", starting_offsets="latest")
         with _running(cluster, kind, settings) as query, self._receiver(kind, settings.domain) as receiver:
             times = BatchTimes(query)
-            sent = self._publish(times, plan.rates[0], plan.warm_up_s)[1]
+            sent = self._publish(times, plan.rates[0], settle_s)[1]
             skipped = len(times.look())
             phases = {}
             for rate in plan.rates:
@@ -178,7 +192,7 @@ class _Delays:
                 )
             self._measured.delays.setdefault(rate, []).append(delays)
             p50, p99 = percentiles_ms([delays])
-            self._say(f"Round {number + 1}, {kind} at {rate} events/s: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+            self._say(f"Delays, round {number}, {kind} at {rate} events/s: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 
 def delays_between(rows: Floats, began: float, end: float) -> Floats:
@@ -271,6 +285,6 @@ def _delay_row(rate: str, figures: Mapping[str, float]) -> list[str]:
         cells += [
             f"{figures[f'copy_{part}_ms']:.0f}",
             f"{figures[f'{part}_ms']:.0f}",
-            f"{figures[f'{part}_ratio']:.1f}",
+            f"{figures[f'{part}_ratio']:.2f}",
         ]
     return [rate, *cells]

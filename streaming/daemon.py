@@ -8,7 +8,7 @@ from pyspark import daemon
 
 import totalorder.streaming.processor  # noqa: F401
 from totalorder.sequencer import kernel
-from totalorder.streaming import stateful_frames
+from totalorder.streaming import state_calls, stateful_frames
 
 _worker = daemon.worker
 
@@ -27,6 +27,7 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 if __name__ == "__main__":
     kernel.warm()
     stateful_frames.install()
+    state_calls.install()
     daemon.worker = worker
     # A worker collects garbage after every task: not of all that has been imported, which takes some 50 ms.
     gc.collect()
