@@ -4,12 +4,13 @@ Both run in the production machine (sequencer/delivery.py). With scalar timestam
 as it does behind a lapsed lease: a grant that does not continue the one before holds it in that mode.
 """
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from totalorder.bench.domain import Domain
 from totalorder.bench.scalar import without_entries
+from totalorder.bench.timing import timed
 from totalorder.bench.workload import Workload
 from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.codec import StampsAssembler, WireRecord, encode_stamps
@@ -80,10 +81,8 @@ def _cost(machines: Sequence[Delivery], steps: Sequence[Step]) -> ModeCost:
         read = partitions_of(machine.topics, steps[0][1][0].partitions)
         for number, (batch, stamps) in enumerate(steps):
             mine = [each for each in stamps if each.partition in read]
-            began = time.thread_time()
-            _publish(machine, batch)
-            done = [_delivered(machine.stamped(each, offset=number, next_offset=number + 1)) for each in mine]
-            seconds += time.thread_time() - began
+            done, took = timed(partial(_deliveries, machine, batch, mine, number))
+            seconds += took
             early, late = early + sum(done[:-1]), late + done[-1]
     return ModeCost(
         decode_us=_decode_seconds(steps) / events * 1e6,
@@ -110,6 +109,12 @@ def _publish(machine: Delivery, batch: Batch) -> None:
         machine.event(source=("events", partition), offset=offset, topic=batch.topics[topic], crc=crc)
 
 
+def _deliveries(machine: Delivery, batch: Batch, stamps: Iterable[StampedBatch], number: int) -> list[int]:
+    """How many come with each part of a batch's stamps, after its events."""
+    _publish(machine, batch)
+    return [_delivered(machine.stamped(each, offset=number, next_offset=number + 1)) for each in stamps]
+
+
 def _delivered(effects: Iterable[Effect]) -> int:
     return sum(isinstance(effect, Deliver) for effect in effects)
 
@@ -120,7 +125,9 @@ def _decode_seconds(steps: Sequence[Step]) -> float:
         (stamped.partition, record) for _, stamps in steps for stamped in stamps for record in encode_stamps(stamped)
     ]
     readers = {number: StampsAssembler(domain="bench", partition=number) for number, _ in log}
-    began = time.thread_time()
-    for number, record in log:
-        readers[number].add(record.value, dict(record.headers))
-    return time.thread_time() - began
+
+    def read() -> None:
+        for number, record in log:
+            readers[number].add(record.value, dict(record.headers))
+
+    return timed(read)[1]

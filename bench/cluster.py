@@ -29,6 +29,13 @@ from totalorder.streaming.topics import Topics
 COPIES = "copy."
 """Prefix of the topics that a copying query writes to."""
 _SEND_S = 30
+# Consumers of queries that are over, each with megabytes that it fetched, would stay for five minutes: with a few queries
+# in one Java they fill the heap, and every batch of the next one has a full collection.
+_FORGET_CONSUMERS = {
+    f"spark.kafka.consumer.{cache}.{setting}": value
+    for cache in ("cache", "fetchedData.cache")
+    for setting, value in (("timeout", "5s"), ("evictorThreadRunInterval", "1s"))
+}
 
 
 class Cluster:
@@ -72,7 +79,8 @@ class Cluster:
     def settings(self, domain: str, **more: object) -> Settings:
         """Settings of a domain of its own over the topics."""
         own = {"domain": domain, "bootstrap_servers": self.servers, "checkpoint_dir": str(self.folder / domain)}
-        return make_settings(**{"topics": self.topics, **self._given, **more, **own})
+        spark = _FORGET_CONSUMERS | dict(self._given.get("spark", {}))
+        return make_settings(**{"topics": self.topics, **self._given, **more, **own, "spark": spark})
 
     def subscribe(self, settings: Settings, subscriptions: Sequence[Sequence[str]]) -> None:
         """Makes the domain's own topics, and asks for subscriptions before its job has ever run."""

@@ -79,6 +79,8 @@ def _scales(axes: Any, panel: Panel) -> None:
 
 
 def _short(number: float) -> str:
+    if number >= 1_000_000:
+        return f"{number / 1_000_000:g}M"
     return f"{number / 1_000:g}k" if number >= 1_000 else f"{number:g}"
 
 
