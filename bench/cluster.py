@@ -29,8 +29,8 @@ from totalorder.streaming.topics import Topics
 COPIES = "copy."
 """Prefix of the topics that a copying query writes to."""
 _SEND_S = 30
-# Consumers of queries that are over, each with megabytes that it fetched, would stay for five minutes: with a few queries
-# in one Java they fill the heap, and every batch of the next one has a full collection.
+# Consumers of queries that are over, each with megabytes that it fetched, would stay for five minutes: with a few
+# queries in one Java they fill the heap, and every batch of the next one has a full collection.
 _FORGET_CONSUMERS = {
     f"spark.kafka.consumer.{cache}.{setting}": value
     for cache in ("cache", "fetchedData.cache")
