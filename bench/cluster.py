@@ -47,7 +47,7 @@ class Cluster:
 
     def __init__(self, topics: Sequence[str], **settings: object) -> None:
         self.topics = tuple(topics)
-        self._given = settings
+        self._given = {"spark": _FORGET_CONSUMERS, **settings}
         self._left = ExitStack()
 
     def __enter__(self) -> Self:
@@ -79,8 +79,7 @@ class Cluster:
     def settings(self, domain: str, **more: object) -> Settings:
         """Settings of a domain of its own over the topics."""
         own = {"domain": domain, "bootstrap_servers": self.servers, "checkpoint_dir": str(self.folder / domain)}
-        spark = _FORGET_CONSUMERS | dict(self._given.get("spark", {}))
-        return make_settings(**{"topics": self.topics, **self._given, **more, **own, "spark": spark})
+        return make_settings(**{"topics": self.topics, **self._given, **more, **own})
 
     def subscribe(self, settings: Settings, subscriptions: Sequence[Sequence[str]]) -> None:
         """Makes the domain's own topics, and asks for subscriptions before its job has ever run."""
