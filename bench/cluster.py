@@ -26,8 +26,8 @@ from totalorder.streaming.runner import Sequencer
 from totalorder.streaming.service import configure_logging
 from totalorder.streaming.topics import Topics
 
-COPIES = "copy."
-"""Prefix of the topics that a copying query writes to."""
+_COPIES = "copy."
+_CHECKPOINT_FILES = {"spark.sql.streaming.checkpointFileManagerClass"}
 _SEND_S = 30
 # Consumers of queries that are over, each with megabytes that it fetched, would stay for five minutes: with a few
 # queries in one Java they fill the heap, and every batch of the next one has a full collection.
@@ -36,6 +36,11 @@ _FORGET_CONSUMERS = {
     for cache in ("cache", "fetchedData.cache")
     for setting, value in (("timeout", "5s"), ("evictorThreadRunInterval", "1s"))
 }
+
+
+def copy_of(topic: str) -> str:
+    """The topic that a copying query writes to."""
+    return _COPIES + topic
 
 
 class Cluster:
@@ -71,7 +76,7 @@ class Cluster:
         self._left.close()
 
     def _make_topics(self) -> None:
-        names = [*self.topics, *(COPIES + topic for topic in self.topics)]
+        names = [*self.topics, *map(copy_of, self.topics)]
         with kafka_clients.admin(self.servers) as admin:
             admin.create_topics({name: {"num_partitions": 1} for name in names})
             admin.wait_for_topics(names)
@@ -102,25 +107,41 @@ class Cluster:
             yield query
 
     @contextmanager
-    def copying(self, settings: Settings) -> Iterator[StreamingQuery]:
+    def copying(self, settings: Settings, *, tuned: bool) -> Iterator[StreamingQuery]:
         """A query that copies the events with their keys and values, topic by topic, and does nothing else.
 
-        It reads, checkpoints and is compiled as the job is; its sink has Kafka's own settings but for `linger.ms`.
+        It is as anybody would write it: with Spark's and Kafka's own settings, but for the checkpoint's file system,
+        which is the job's. `tuned`: it also reads, writes and is compiled as the job is.
         """
-        session.apply(self.spark, session.query_conf(settings))
-        options = source.reader_options(settings, settings.topics, {(topic, 0): 0 for topic in settings.topics})
-        events = source.read(self.spark, options | {"startingOffsets": settings.starting_offsets})
-        copies = events.select(F.concat(F.lit(COPIES), "topic").alias("topic"), "key", "value")
+        conf = session.query_conf(settings)
+        for name in conf.keys() - _CHECKPOINT_FILES:
+            self.spark.conf.unset(name)
+        session.apply(self.spark, conf if tuned else {name: conf[name] for name in conf.keys() & _CHECKPOINT_FILES})
+        events = source.read(self.spark, self._reading(settings, tuned=tuned))
+        copies = events.select(F.concat(F.lit(_COPIES), "topic").alias("topic"), "key", "value")
         written = sink_options(settings) | {"kafka.compression.type": "none"}
         query = (
             copies.writeStream.format("kafka")
-            .options(**written)
+            .options(**(written if tuned else {"kafka.bootstrap.servers": self.servers}))
             .option("checkpointLocation", str(self.folder / settings.domain / "query"))
             .start()
         )
-        # The job chooses by its batches: those of a live load are small, and a backlog's are large.
-        Gear(query).suit(0 if settings.starting_offsets == "latest" else LARGE_BATCH)
+        if tuned:  # the job chooses by its batches: those of a live load are small, and a backlog's are large
+            Gear(query).suit(0 if settings.starting_offsets == "latest" else LARGE_BATCH)
         try:
             yield query
         finally:
             query.stop()
+
+    def _reading(self, settings: Settings, *, tuned: bool) -> dict[str, str]:
+        """Options of a copy's source."""
+        starts = {"startingOffsets": settings.starting_offsets}
+        if tuned:
+            return (
+                source.reader_options(settings, settings.topics, {(topic, 0): 0 for topic in settings.topics}) | starts
+            )
+        return starts | {
+            "kafka.bootstrap.servers": self.servers,
+            "subscribe": ",".join(settings.topics),
+            "maxOffsetsPerTrigger": str(settings.max_events_per_batch),
+        }

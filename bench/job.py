@@ -1,6 +1,7 @@
-"""`totalorder bench job`: the sequencer job against a Spark query that only copies the same topics.
+"""`totalorder bench job`: the sequencer job against Spark queries that only copy the same topics.
 
-Both run in one Spark session by turns, with its settings, its Java and its file system, against one local broker.
+All run in one Spark session by turns, with its Java and its file system, against one local broker: a copy with Spark's
+and Kafka's own settings, and one with those that were found for the job.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 from pyspark.sql.streaming.query import StreamingQuery
 
-from totalorder.bench.cluster import COPIES, Cluster
+from totalorder.bench.cluster import Cluster, copy_of
 from totalorder.bench.job_load import (
     Floats,
     Receiver,
@@ -39,13 +40,13 @@ from totalorder.config import Settings
 from totalorder.errors import Error
 
 TOPICS = ("a", "b", "c", "d")
-KINDS = ("copy", "job")
+KINDS = {"copy": "copy", "tuned": "tuned copy", "job": "job"}
+"""What runs by turns, and how it is called."""
 SLOWEST = 200
 """Events a second of the phase that the heads of the results are about."""
 _BACKLOG_TIMEOUT_S = 400.0
 _ARRIVAL_TIMEOUT_S = 60.0
 _LOOK_S = 0.5
-_COLUMNS = (("copy_", "ms"), ("", "ms"), ("", "ratio"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +123,13 @@ def _backlogs(cluster: Cluster, plan: Plan, measured: Mapping[str, Measured], sa
             counted = whole_batches(batches)
             if number:
                 measured[kind].backlog += counted
-            say(f"Backlog, round {number}, {kind}: {events_per_s(counted):,.0f} events/s")
+            say(f"Backlog, round {number}, {KINDS[kind]}: {events_per_s(counted):,.0f} events/s")
 
 
 @contextmanager
 def _running(cluster: Cluster, kind: str, settings: Settings) -> Iterator[StreamingQuery]:
-    with (cluster.sequencing if kind == "job" else cluster.copying)(settings) as query:
+    running = cluster.sequencing(settings) if kind == "job" else cluster.copying(settings, tuned=kind == "tuned")
+    with running as query:
         yield query
 
 
@@ -147,7 +149,9 @@ class _Delays:
         """Starts everything, publishes, and notes the delays once all has arrived."""
         cluster, plan = self._cluster, self._plan
         settle_s = plan.settle_s if number else plan.warm_up_s
-        self._say(f"Delays, round {number}, {kind}: starting; {settle_s:g} s at {plan.rates[0]} events/s come first")
+        self._say(
+            f"Delays, round {number}, {KINDS[kind]}: starting; {settle_s:g} s at {plan.rates[0]} events/s come first"
+        )
         settings = cluster.settings(f"delay-{kind}-{number}", starting_offsets="latest")
         with _running(cluster, kind, settings) as query, self._receiver(kind, settings.domain) as receiver:
             times = BatchTimes(query)
@@ -169,7 +173,7 @@ class _Delays:
     def _receiver(self, kind: str, domain: str) -> Receiver:
         if kind == "job":
             return Receiver(receive_ordered, self._cluster.servers, TOPICS, domain)
-        return Receiver(receive_copies, self._cluster.servers, [COPIES + topic for topic in TOPICS])
+        return Receiver(receive_copies, self._cluster.servers, [copy_of(topic) for topic in TOPICS])
 
     def _publish(self, times: BatchTimes, rate: int, seconds: float) -> tuple[float, int]:
         """When it began, and how many events it published."""
@@ -187,12 +191,12 @@ class _Delays:
             delays = delays_between(rows, began, end)
             if len(delays) != count:
                 raise Error(
-                    f"{len(delays)} of {count} events came through the {kind} at {rate} events/s",
+                    f"{len(delays)} of {count} events came through the {KINDS[kind]} at {rate} events/s",
                     remedy=f"It had {_ARRIVAL_TIMEOUT_S:g} s to catch up: this machine is too slow for the rate",
                 )
             self._measured.delays.setdefault(rate, []).append(delays)
             p50, p99 = percentiles_ms([delays])
-            self._say(f"Delays, round {number}, {kind} at {rate} events/s: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
+            self._say(f"Delays, round {number}, {KINDS[kind]} at {rate} events/s: p50 {p50:.0f} ms, p99 {p99:.0f} ms")
 
 
 def delays_between(rows: Floats, began: float, end: float) -> Floats:
@@ -212,64 +216,67 @@ def percentiles_ms(delays: Sequence[Floats]) -> tuple[float, float]:
 
 
 def summary(measured: Mapping[str, Measured]) -> dict[str, Any]:
-    """The JSON of the benchmark."""
-    copy, job = measured["copy"], measured["job"]
+    """The JSON of the benchmark; ratios are the job's to the copy's, and under `tuned_…` to the tuned copy's."""
     speeds = {kind: events_per_s(each.backlog) for kind, each in measured.items()}
-    rates = {str(rate): _compared(copy.delays[rate], delays) for rate, delays in job.delays.items()}
+    rates = {
+        str(rate): _compared({kind: percentiles_ms(each.delays[rate]) for kind, each in measured.items()})
+        for rate in measured["job"].delays
+    }
     phases = {
         f"{kind}_{name}": parts_ms(batches)
         for name in ("small", "backlog")
         for kind, each in measured.items()
         if (batches := getattr(each, name))
     }
-    plans = {kind: {"stages": each.stages, "tasks": each.tasks} for kind, each in measured.items()}
     return {
         "throughput_ratio": speeds["job"] / speeds["copy"],
-        "events_per_s": speeds["job"],
-        "copy_events_per_s": speeds["copy"],
+        "tuned_throughput_ratio": speeds["job"] / speeds["tuned"],
+        **{_key(kind, "events_per_s"): speed for kind, speed in speeds.items()},
         **rates[str(SLOWEST)],
         "rates": rates,
         "phases": phases,
-        "plans": plans,
-        "state_bytes": job.state_bytes,
+        "plans": {kind: {"stages": each.stages, "tasks": each.tasks} for kind, each in measured.items()},
+        "state_bytes": measured["job"].state_bytes,
     }
 
 
-def _compared(copy: Sequence[Floats], job: Sequence[Floats]) -> dict[str, float]:
-    (copy_p50, copy_p99), (p50, p99) = percentiles_ms(copy), percentiles_ms(job)
-    return {
-        "p50_ratio": p50 / copy_p50,
-        "p99_ratio": p99 / copy_p99,
-        "p50_ms": p50,
-        "p99_ms": p99,
-        "copy_p50_ms": copy_p50,
-        "copy_p99_ms": copy_p99,
-    }
+def _key(kind: str, name: str) -> str:
+    return name if kind == "job" else f"{kind}_{name}"
+
+
+def _compared(found: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """Of one rate, from each kind's median and 99th percentile."""
+    figures = {}
+    for place, part in enumerate(("p50", "p99")):
+        figures[f"{part}_ratio"] = found["job"][place] / found["copy"][place]
+        figures[f"tuned_{part}_ratio"] = found["job"][place] / found["tuned"][place]
+        figures |= {_key(kind, f"{part}_ms"): both[place] for kind, both in found.items()}
+    return figures
 
 
 def tables(data: Mapping[str, Any]) -> list[Table]:
     """The same for a person."""
-    speeds = [f"{data[key]:,.0f}" for key in ("copy_events_per_s", "events_per_s")]
-    plans = [[what, *(str(data["plans"][kind][what]) for kind in KINDS), "", ""] for what in ("stages", "tasks")]
+    compared = (*KINDS.values(), "job : copy", "job : tuned")
+    speeds = [f"{data[_key(kind, 'events_per_s')]:,.0f}" for kind in KINDS]
+    ratios = [f"{data[key]:.2f}" for key in ("throughput_ratio", "tuned_throughput_ratio")]
+    plans = [[what, *(str(data["plans"][kind][what]) for kind in KINDS), "", "", ""] for what in ("stages", "tasks")]
+    state = ["state bytes written", "0", "0", str(data["state_bytes"]), "", "", ""]
     return [
         Table(
-            title="Backlog of 200-byte events, events/s",
-            columns=("", "copy", "job", "ratio"),
-            rows=[("events/s", *speeds, f"{data['throughput_ratio']:.2f}")],
+            title="Backlog of 200-byte events, events/s", columns=("", *compared), rows=[("events/s", *speeds, *ratios)]
+        ),
+        *(
+            Table(
+                title=f"Published to received, ms: {title}",
+                columns=("events/s", *compared),
+                rows=[_delay_row(rate, figures, part) for rate, figures in data["rates"].items()],
+            )
+            for part, title in (("p50", "median"), ("p99", "99th percentile"))
         ),
         Table(
-            title="Published to received, ms",
-            columns=("events/s", "p50 copy", "p50 job", "ratio", "p99 copy", "p99 job", "ratio"),
-            rows=[_delay_row(rate, figures) for rate, figures in data["rates"].items()],
-        ),
-        Table(
-            title=f"Where a batch's time goes, median ms (small: at {SLOWEST} events/s)",
-            columns=("", "small copy", "small job", "backlog copy", "backlog job"),
-            rows=[
-                *([part, *_cells(data["phases"], part)] for part in (WHOLE, *PARTS, "rest")),
-                *plans,
-                ["state bytes written", "0", str(data["state_bytes"]), "", ""],
-            ],
+            title=f"Where a batch's time goes, median ms: small (at {SLOWEST} events/s), and of the backlog",
+            columns=("", *KINDS.values(), *KINDS.values()),
+            rows=[*([part, *_cells(data["phases"], part)] for part in (WHOLE, *PARTS, "rest")), *plans, state],
         ),
     ]
 
@@ -279,12 +286,6 @@ def _cells(phases: Mapping[str, Mapping[str, float]], part: str) -> list[str]:
     return [f"{phases[column][part]:.0f}" for column in columns]
 
 
-def _delay_row(rate: str, figures: Mapping[str, float]) -> list[str]:
-    cells = []
-    for part in ("p50", "p99"):
-        cells += [
-            f"{figures[f'copy_{part}_ms']:.0f}",
-            f"{figures[f'{part}_ms']:.0f}",
-            f"{figures[f'{part}_ratio']:.2f}",
-        ]
-    return [rate, *cells]
+def _delay_row(rate: str, figures: Mapping[str, float], part: str) -> list[str]:
+    delays = [f"{figures[_key(kind, f'{part}_ms')]:.0f}" for kind in KINDS]
+    return [rate, *delays, *(f"{figures[f'{name}{part}_ratio']:.2f}" for name in ("", "tuned_"))]

@@ -224,7 +224,8 @@ def _missing(name: str) -> StateError:
 
 def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
     """The engine's batch from the frames of `source.project`, in however many pieces they come."""
-    rows = pd.concat(list(frames), ignore_index=True)
+    parts = list(frames)
+    rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
     kafka_codes, kafka_topics = pd.factorize(rows["kafka_topic"])
     kafka_topic = kafka_codes.astype(np.int64)
     control_code = {name: code for code, name in enumerate(kafka_topics)}.get(control_topic, -1)

@@ -27,6 +27,8 @@ _NOISE = re.compile(
     r"|Streaming TransformWithStateInPandas Python worker"
     # A query that is stopped interrupts the threads that serve its state to Python.
     r'|^Exception in thread "state|^\s+at |^\s*\.\.\. \d+ more'
+    # One that is stopped amid a batch aborts its tasks; what else aborts one gives its reason in a line of its own.
+    r"|ERROR Utils: Aborting task$|^org\.apache\.spark\.TaskKilledException: .*SPARK_JOB_CANCELLED.* was stopped"
 )
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"

@@ -42,11 +42,12 @@ def load_stream(self: Any, stream: Any) -> Iterator[tuple[Mode, Key | None, Iter
 def _frames(serializer: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[Key, pd.DataFrame]]:
     """Each Arrow batch, cut where the grouping key changes; rows of one key follow each other."""
     for batch in batches:
-        frame = batch.to_pandas()
-        keys = frame.iloc[:, serializer.key_offsets].to_numpy()
-        changes = 1 + np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1))
+        columns = [batch.column(place).to_numpy(zero_copy_only=False) for place in serializer.key_offsets]
+        changes = 1 + np.flatnonzero(np.logical_or.reduce([keys[1:] != keys[:-1] for keys in columns]))
+        frame = batch.to_pandas(use_threads=False)
         for start, end in pairwise([*([0] if len(frame) else []), *changes.tolist(), len(frame)]):
-            yield tuple(keys[start]), frame.iloc[start:end]
+            part = frame if end - start == len(frame) else frame.iloc[start:end]
+            yield tuple(keys[start] for keys in columns), part
 
 
 def dump_stream(self: Any, iterator: Iterator[Any], stream: Any) -> None:

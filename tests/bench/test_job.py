@@ -61,12 +61,19 @@ def measured(*, batch_ms: int, delay_s: float) -> Measured:
     )
 
 
-def test_ratios_are_the_job_over_the_copy() -> None:
-    data = summary({"copy": measured(batch_ms=100, delay_s=0.1), "job": measured(batch_ms=200, delay_s=0.3)})
-    assert data["throughput_ratio"] == pytest.approx(0.5)
-    assert data["p50_ratio"] == pytest.approx(3)
-    assert (data["p50_ms"], data["copy_p50_ms"]) == (pytest.approx(300), pytest.approx(100))
+def test_ratios_are_the_job_over_each_copy() -> None:
+    data = summary(
+        {
+            "copy": measured(batch_ms=100, delay_s=0.1),
+            "tuned": measured(batch_ms=50, delay_s=0.05),
+            "job": measured(batch_ms=200, delay_s=0.3),
+        }
+    )
+    assert (data["throughput_ratio"], data["tuned_throughput_ratio"]) == (pytest.approx(0.5), pytest.approx(0.25))
+    assert (data["p50_ratio"], data["tuned_p50_ratio"]) == (pytest.approx(3), pytest.approx(6))
+    assert (data["p50_ms"], data["copy_p50_ms"], data["tuned_p50_ms"]) == pytest.approx((300, 100, 50))
     assert data["rates"]["1000"]["p99_ms"] == pytest.approx(600)
     assert data["phases"]["job_backlog"]["triggerExecution"] == 200
     shown = tables(data)
     assert all(len(row) == len(table.columns) for table in shown for row in table.rows)
+    assert list(shown[1].rows[0]) == ["200", "100", "50", "300", "3.00", "6.00"]
