@@ -29,6 +29,7 @@ _NOISE = re.compile(
     r'|^Exception in thread "state|^\s+at |^\s*\.\.\. \d+ more'
     # One that is stopped amid a batch aborts its tasks; what else aborts one gives its reason in a line of its own.
     r"|ERROR Utils: Aborting task$|^org\.apache\.spark\.TaskKilledException: .*SPARK_JOB_CANCELLED.* was stopped"
+    r"|^org\.apache\.kafka\.common\.errors\.InterruptException: Flush interrupted"
 )
 _CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 _BARE_FILES = "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem"

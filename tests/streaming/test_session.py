@@ -4,10 +4,11 @@ import re
 import subprocess
 
 import pytest
+from structlog.testing import capture_logs
 
 from totalorder.config import Settings, make_settings
 from totalorder.java import find_java
-from totalorder.streaming.session import static_conf
+from totalorder.streaming.session import _relay, static_conf
 
 OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -50,3 +51,20 @@ def test_java_options_of_the_user_replace_ours_and_leave_the_log() -> None:
 def test_spark_submit_has_the_last_word_on_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     assert OPTIONS not in static_conf(settings())
+
+
+def test_of_a_query_that_is_stopped_amid_a_batch_only_what_else_failed_is_shown() -> None:
+    stopped = (
+        "12:00:00 spark ERROR Utils: Aborting task",
+        "org.apache.spark.TaskKilledException: Stage cancelled: [SPARK_JOB_CANCELLED] Job 7: Query [] was stopped",
+        "org.apache.kafka.common.errors.InterruptException: Flush interrupted.",
+        "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)",
+    )
+    failed = (
+        "12:00:00 spark ERROR Utils: Aborting task 3.0 in stage 1",
+        "org.apache.spark.TaskKilledException: executor lost",
+        "java.io.IOException: No space left on device",
+    )
+    with capture_logs() as shown:
+        _relay([*stopped, *failed])
+    assert [entry["line"] for entry in shown] == list(failed)
