@@ -26,7 +26,8 @@ _NOISE = re.compile(
     r"^(WARNING: Using incubator modules|Setting default log level|To adjust logging level|Using Spark's default)"
     r"|Streaming TransformWithStateInPandas Python worker"
     # A query that is stopped interrupts the threads that serve its state to Python.
-    r'|^Exception in thread "state|^\s+at |^\s*\.\.\. \d+ more'
+    r'|^Exception in thread "state[^"]*" java\.(nio\.channels\.\w*Closed?\w*|lang\.Interrupted)Exception'
+    r"|^\s+at \S+\(|^\s*\.\.\. \d+ more$"
     # One that is stopped amid a batch aborts its tasks; what else aborts one gives its reason in a line of its own.
     r"|ERROR Utils: Aborting task$|^org\.apache\.spark\.TaskKilledException: .*SPARK_JOB_CANCELLED.* was stopped"
     r"|^org\.apache\.kafka\.common\.errors\.InterruptException: Flush interrupted"

@@ -59,11 +59,17 @@ def test_of_a_query_that_is_stopped_amid_a_batch_only_what_else_failed_is_shown(
         "org.apache.spark.TaskKilledException: Stage cancelled: [SPARK_JOB_CANCELLED] Job 7: Query [] was stopped",
         "org.apache.kafka.common.errors.InterruptException: Flush interrupted.",
         "\tat org.apache.spark.scheduler.Task.run(Task.scala:147)",
+        "\tat java.base/java.lang.Thread.run(Thread.java:840)",
+        "\t... 12 more",
+        'Exception in thread "stateConnectionListenerThread" java.nio.channels.ClosedByInterruptException',
+        'Exception in thread "stateConnectionListenerThread" java.nio.channels.AsynchronousCloseException',
     )
     failed = (
         "12:00:00 spark ERROR Utils: Aborting task 3.0 in stage 1",
         "org.apache.spark.TaskKilledException: executor lost",
         "java.io.IOException: No space left on device",
+        'Exception in thread "stateConnectionListenerThread" java.lang.OutOfMemoryError: Java heap space',
+        "    at line 3 of the file: the header is bad",
     )
     with capture_logs() as shown:
         _relay([*stopped, *failed])

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.value_state_client import ValueStateClient
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from totalorder.streaming import state_calls
+from totalorder.streaming.failures import WorkerFailure, error_from
 from totalorder.streaming.state_calls import PipelinedClient, may_wait
 
 KEY = StructType([StructField("shard_key", LongType())])
@@ -33,11 +34,15 @@ Step = tuple[str, Any]
 
 
 class Java:
-    """A state server: a value for each key, all requests noted; refuses those that `refuses` picks by their number."""
+    """A state server: a value for each key, all requests noted; refuses those that `refuses` picks by their number.
 
-    def __init__(self, path: str, refuses: Callable[[int], bool]) -> None:
+    With the first of these, which it leaves without an answer if it is `mute`, its thread ends; the connection stays.
+    """
+
+    def __init__(self, path: str, refuses: Callable[[int], bool], *, mute: bool) -> None:
         self.asked: list[bytes] = []
-        self._refuses = refuses
+        self._refuses, self._mute = refuses, mute
+        self._left = threading.Event()
         self._values: dict[bytes, bytes] = {}
         self._key = b""
         self._listener = socket.socket(socket.AF_UNIX)
@@ -47,6 +52,7 @@ class Java:
         self._thread.start()
 
     def ended(self) -> None:
+        self._left.set()
         self._thread.join(_END_S)
         assert not self._thread.is_alive()
 
@@ -59,8 +65,13 @@ class Java:
                 version, length = struct.unpack("!ii", head)
                 assert version == 0
                 self.asked.append(requests.read(length))
-                answer = self._answer(messages.StateRequest.FromString(self.asked[-1])).SerializeToString()
-                connection.sendall(struct.pack("!i", len(answer)) + answer)
+                refused = self._refuses(len(self.asked) - 1)
+                if not (refused and self._mute):
+                    answer = self._answer(messages.StateRequest.FromString(self.asked[-1])).SerializeToString()
+                    connection.sendall(struct.pack("!i", len(answer)) + answer)
+                if refused:
+                    self._left.wait(_END_S)
+                    return
 
     def _answer(self, request: messages.StateRequest) -> messages.StateResponse:
         if self._refuses(len(self.asked) - 1):
@@ -77,12 +88,12 @@ class Java:
 
 @contextmanager
 def connected(
-    kind: type[StatefulProcessorApiClient], refuses: Callable[[int], bool] = lambda _: False
+    kind: type[StatefulProcessorApiClient], refuses: Callable[[int], bool] = lambda _: False, *, mute: bool = False
 ) -> Iterator[Any]:
     """A client and the Java that it talks to."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "s")
-        java = Java(path, refuses)
+        java = Java(path, refuses, mute=mute)
         client = kind(path, KEY)
         try:
             yield client, java
@@ -150,6 +161,43 @@ def test_a_refused_call_fails_the_batch_as_it_does_in_pyspark(steps: list[Step],
             else:
                 outcomes.append(False)
     assert outcomes[0] == outcomes[1]
+
+
+WHOLE_BATCH = [("key", 1), ("get", None), ("key", ~1), ("update", b"cold"), ("key", 1), ("update", bytes(600_000))]
+
+
+@pytest.mark.parametrize("refused", range(12))
+def test_a_refused_call_is_seen_though_java_takes_no_more_of_what_follows(
+    refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_calls, "_ANSWER_S", 5.0)
+    with (
+        connected(PipelinedClient, lambda number: number == refused) as (client, _),
+        pytest.raises(PySparkRuntimeError, match="no room"),
+    ):
+        done(client, WHOLE_BATCH)
+
+
+def test_no_more_is_written_ahead_than_the_socket_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_calls, "_ANSWER_S", 5.0)
+    with (
+        connected(PipelinedClient, lambda number: number == 3) as (client, _),
+        pytest.raises(PySparkRuntimeError, match="no room"),
+    ):
+        done(client, [("key", 1)] + [("update", bytes(40_000))] * 12)
+
+
+@pytest.mark.parametrize("last", range(12))
+def test_java_that_is_gone_without_a_word_is_not_waited_for_for_ever(
+    last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_calls, "_ANSWER_S", 0.2)
+    with (
+        connected(PipelinedClient, lambda number: number == last, mute=True) as (client, _),
+        pytest.raises(WorkerFailure) as caught,
+    ):
+        done(client, WHOLE_BATCH)
+    assert "has not answered for 0.2 s" in error_from(str(caught.value)).what
 
 
 def test_it_waits_twice_a_batch() -> None:
