@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _BENCHMARKS = {
     "kernel": "Timestamps a second of the compiled kernel, against a plain one in Python.",
-    "job": "Throughput and delay of the sequencer job, against a Spark job that only copies.",
+    "job": "Throughput and delay of the sequencer job, against Spark queries that only copy.",
     "bytes": "What timestamps take on the broker, an event.",
     "growth": "Cost of an event and of a subscription as topics and subscriptions grow.",
     "shards": "The stamping job in 1, 2 and 4 shards on separate executors.",
@@ -30,7 +30,7 @@ _BENCHMARKS = {
 }
 _WRITING = ("bytes", "growth", "figures")
 """Those that leave plots and data behind."""
-Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: a minute or so, and rougher figures.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: a minute to four, and rougher figures.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Only prove that it runs: the figures mean nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where plots and data are put.")]
