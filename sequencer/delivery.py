@@ -54,7 +54,7 @@ from totalorder.sequencer.delivery_effects import (
     Switched,
 )
 from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Position, partitions_of
+from totalorder.sequencer.position import Position, StampsMark, partitions_of
 from totalorder.sequencer.stamps import Source, Stamp, StampedBatch
 from totalorder.sequencer.switches import Switch, switch_of
 
@@ -126,9 +126,8 @@ class Delivery:
 
     `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
     first grant of its own. `delivered_through`: a former process may have delivered events up to this g that come
-    again; None: up to the first grant of this process. `adopts`: without a position begin at any grant of the id, since
-    a former process may have died before it could save what it was granted. `max_buffered` events per event partition
-    and `max_waiting` stamps per stamps partition are held before the partition is paused.
+    again. `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
+    partition is paused.
     """
 
     def __init__(
@@ -138,13 +137,12 @@ class Delivery:
         nonce: str,
         domain: str,
         position: Position | None = None,
-        delivered_through: int | None = 0,
-        adopts: bool = True,
+        delivered_through: int = 0,
         max_buffered: int = 1_000,
         max_waiting: int = 50_000,
     ) -> None:
         self._id, self._nonce, self._domain = id, nonce, domain
-        self._delivered_through, self._adopts = delivered_through, adopts
+        self._delivered_through = delivered_through
         self._max_buffered, self._max_waiting = max_buffered, max_waiting
         self._effects: list[Effect] = []
         self._live = self._over = False
@@ -280,8 +278,8 @@ class Delivery:
         return self._topic_by
 
     @property
-    def delivered_through(self) -> int | None:
-        """Events up to here may have been delivered by a former process; None before the first grant."""
+    def delivered_through(self) -> int:
+        """Events up to here may have been delivered by a former process."""
         return self._delivered_through
 
     @property
@@ -368,11 +366,9 @@ class Delivery:
             )
         if self._generation:
             self._link(answer)
-        elif isinstance(answer, Grant) and (own or self._adopts):
+        elif isinstance(answer, Grant) and own:
             self._begin(Position.at(answer))
         if own and isinstance(answer, Grant):
-            if self._delivered_through is None:
-                self._delivered_through = answer.g
             self._live = True
             self._effects.append(Granted(generation=answer.generation, g=answer.g, lease_s=answer.lease_s))
 
@@ -391,22 +387,22 @@ class Delivery:
         joined = switch.topics.keys() - former.keys()
         for topic in joined:
             self._joins.setdefault(topic, deque()).append((switch.g, switch.clock[topic]))
-        for number in sorted(self._partitions_of(switch.topics)):
-            self._read_stamps(number, switch.stamps_ends.get(number, 0))
         if isinstance(answer, Grant):
+            for number in sorted(self._partitions_of(switch.topics)):
+                self._read_stamps(number, StampsMark.of(answer, number))
             self._read_joined(switch, joined)
         if not switch.exact and len(self._switches) == 1:
             self._enter_frontier_order()
 
-    def _read_stamps(self, number: int, offset: int) -> None:
+    def _read_stamps(self, number: int, mark: StampsMark) -> None:
         part = self._parts.get(number)
         if part is None:
-            self._parts[number] = StampsPartition(domain=self._domain, partition=number, next_offset=offset)
+            self._parts[number] = StampsPartition.begin(self._domain, number, mark)
         elif part.reading:
             return
         else:
-            part.read_again(offset)
-        self._effects.append(ReadStamps(partition=number, offset=offset))
+            part.read_again(mark)
+        self._effects.append(ReadStamps(partition=number, offset=mark.offset))
 
     def _read_joined(self, switch: Switch, joined: set[int]) -> None:
         """Begins to read the event partitions of topics that join, from the exact cut at the switch."""
@@ -812,7 +808,7 @@ class Delivery:
                 n=row.n,
                 g=row.g,
                 entries={self._names[topic]: n for topic, n in row.gates},
-                tag="redelivered" if self._delivered_through and row.g <= self._delivered_through else None,
+                tag="redelivered" if row.g <= self._delivered_through else None,
                 sequence=self._sequence,
             )
         )

@@ -161,10 +161,14 @@ class KafkaPythonTransport:
         found = self._bearing(lambda: self._consumer.beginning_offsets(wanted))
         return {Partition(*at): offset for at, offset in found.items()}
 
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[Partition], *, timeout_s: float | None = None) -> dict[Partition, int]:
         """See Transport."""
         wanted = [TopicPartition(*partition) for partition in partitions]
-        found = self._bearing(lambda: self._consumer.end_offsets(wanted))
+        if timeout_s is None:
+            found = self._bearing(lambda: self._consumer.end_offsets(wanted))
+        else:
+            with kafka_clients.kafka_errors(self._servers):
+                found = self._consumer.end_offsets(wanted, timeout_ms=round(timeout_s * 1000))
         return {Partition(*at): offset for at, offset in found.items()}
 
     def read(self, partition: Partition, offset: int) -> None:

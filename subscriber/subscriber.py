@@ -63,9 +63,9 @@ class Subscriber:
     process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
-    SettingsError. Later: Fenced, SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker
-    for `outage_timeout_s`). After an error the subscriber is of no more use; a new one goes on after what was
-    acknowledged.
+    SettingsError, Fenced (yet another process of the id began meanwhile). Later: Fenced, SubscriptionEnded, EventsLost,
+    Contradiction, WireError, BrokerUnavailable (no broker for `outage_timeout_s`). After an error the subscriber is of
+    no more use; a new one goes on after what was acknowledged.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Subscriber:
         try:
             self._session.start(names)
         except BaseException:
-            self._session.close(save=False, handed=0)
+            self._session.close(save=False)
             raise
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -146,8 +146,10 @@ class Subscriber:
         if not self._session.ready or self._session.held:
             self._check_end()
             return None
-        event = self._session.hand_out()
-        self._handed = event.sequence
+        with self._guard:
+            event = self._session.hand_out()
+        if event is not None:
+            self._handed = event.sequence
         return event
 
     def __iter__(self) -> Self:
@@ -252,7 +254,7 @@ class Subscriber:
         """
         if not self._closed:
             self._closed = True
-            self._session.close(save=not isinstance(self._guard.failure, Fenced), handed=self._handed)
+            self._session.close(save=not isinstance(self._guard.failure, Fenced))
 
     def __enter__(self) -> Self:
         return self

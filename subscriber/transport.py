@@ -42,8 +42,11 @@ class Transport(Protocol):
         """The offset of the first record that is still there, for each partition."""
         ...
 
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        """The offset behind the last readable record of each partition."""
+    def end_offsets(self, partitions: Iterable[Partition], *, timeout_s: float | None = None) -> dict[Partition, int]:
+        """The offset behind the last readable record of each partition.
+
+        `timeout_s`: BrokerUnavailable after this, instead of as long as an outage is borne.
+        """
         ...
 
     def read(self, partition: Partition, offset: int) -> None:

@@ -165,7 +165,7 @@ def test_a_missing_link_of_the_chain_is_bridged_by_frontiers() -> None:
 
 
 def test_tags_what_a_former_process_may_have_delivered() -> None:
-    feed = Feed(position=positioned(AB), delivered_through=None)
+    feed = Feed(position=positioned(AB), delivered_through=4)
     feed.answer(grant(AB, former=AB, g=4, generation=2, clock={"a": 1, "b": 0}))
     feed.stamps(("a", 1, 2, 0, {}), ("a", 2, 5, 1, {}), control_g=4)
     feed.events(("a", 0), ("a", 1))
@@ -293,6 +293,24 @@ def test_repeated_records_change_nothing() -> None:
     assert feed.machine.buffered().repeated_batches == 1
 
 
+def test_what_is_older_than_the_grant_is_passed_over_and_what_is_newer_than_the_next_batch_is_missed() -> None:
+    feed = Feed.granted(AB)
+    assert feed.again(stamped([("a", 1, 1, 0, {})], partition=0, batch=1)) == []
+    with pytest.raises(EventsLost, match="from batch 1 to 3"):
+        feed.again(replace(stamped([], partition=0), batch=3, g=9).sealed())
+
+
+def test_a_repetition_does_not_move_the_place_to_go_on() -> None:
+    """It may end between the parts of the next batch, which a later process needs from the first part on."""
+    feed = Feed.granted(AB)
+    feed.stamps(("a", 1, 2, 0, {}))
+    feed.events(("a", 0))
+    feed.machine.acknowledge(1)
+    before = feed.machine.position().stamps[0]
+    feed.machine.stamped(feed.last, offset=before.offset + 1, next_offset=before.offset + 3)
+    assert feed.machine.position().stamps[0] == before
+
+
 def test_a_deposed_jobs_batches_are_passed_over() -> None:
     feed = Feed.granted(AB)
     feed.stamps(("a", 1, 2, 0, {}), incarnation=2)
@@ -351,7 +369,7 @@ def test_a_position_holds_what_is_acknowledged_and_no_more() -> None:
 def test_saved_positions_survive_the_wire_and_damage_is_found() -> None:
     feed = Feed.granted(AB)
     feed.answer(grant(("b",), former=AB, g=4, generation=2, clock={"a": 1, "b": 1}))
-    saved = SavedPosition(id="s", generation=2, nonce="me", delivered_through=None, position=feed.machine.position())
+    saved = SavedPosition(id="s", generation=2, nonce="me", delivered_through=3, position=feed.machine.position())
     value = encode_saved(saved)
     assert decode_saved(value) == saved
     record = json.loads(value)

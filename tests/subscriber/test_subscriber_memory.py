@@ -63,7 +63,7 @@ def test_what_was_not_acknowledged_comes_again_with_a_tag() -> None:
     world.publish("a")
     assert [(e.value, e.tag) for e in take(second, 3)] == [
         (b"a2", "redelivered"),
-        (b"a3", "redelivered"),
+        (b"a3", None),
         (b"a4", None),
     ]
 
@@ -130,12 +130,12 @@ def test_positions_are_saved_from_time_to_time_and_old_ones_deleted() -> None:
     assert keys() == [(b"s/1", False)]
     world.publish("a")
     take(first, 1)
-    assert len(keys()) == 1
+    assert keys() == [(b"s/1", False)] * 2  # the second promises that no more than this event was handed out
     world.now += 5
     first.poll(0)
-    assert keys() == [(b"s/1", False)] * 2
+    assert keys() == [(b"s/1", False)] * 3
     world.subscriber("a")
-    assert keys()[2:] == [(b"s/2", False), (b"s/1", True)]
+    assert keys()[3:] == [(b"s/2", False), (b"s/1", True)]
 
 
 def test_a_subscriber_without_events_keeps_its_offsets_from_ageing() -> None:

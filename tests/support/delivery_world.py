@@ -107,7 +107,7 @@ def grant(
         min_subscriptions=m,
         topic_by="topic",
         lease_s=0,
-        batch=1,
+        batch=2,
         incarnation=1,
     )
 
@@ -122,7 +122,7 @@ def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Pos
         clock=dict.fromkeys(map(topic_id, topics), 0),
         pending=(),
         sources={(name, 0): 0 for name in topics},
-        stamps={number: StampsMark(offset=BEGIN) for number in range(partitions)},
+        stamps={number: StampsMark(offset=BEGIN, batch=1) for number in range(partitions)},
         stamps_partitions=partitions,
         min_subscriptions=m,
         topic_by="topic",
