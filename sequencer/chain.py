@@ -117,7 +117,8 @@ class StampsPartition:
         if batch.batch > last + 1:
             raise EventsLost(
                 f"{self._name} goes from batch {last} to {batch.batch}: stamps were removed before they were read",
-                remedy='Raise the retention of the stamps topic; go on without them by start="new" (--new)',
+                remedy="Raise the retention of the stamps topic. Without stamps there is no order: "
+                'start="new" (--new) begins at the present and gives up all that is owed',
             )
         if (digest and batch.previous_digest != digest) or batch.g < g:
             raise Contradiction(

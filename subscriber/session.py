@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from totalorder.errors import (
     BrokerUnavailable,
     Error,
+    EventsLost,
     Fenced,
     SequencerUnavailable,
     SettingsError,
@@ -70,6 +71,7 @@ class SessionSettings:
     max_buffered: int = 1_000
     max_waiting: int = 50_000
     begin_anew: bool = False
+    skips_lost: bool = False
     receipts: bool = True
 
     def __post_init__(self) -> None:
@@ -174,11 +176,10 @@ class Session:
         What they saved is looked at only now: whatever one of them hands out from here on, it must look at grants
         before, and finds this process's.
         """
-        position, promised = None, 0
+        saved = None
         if not self._settings.begin_anew:
-            saved, promised = self._positions.newest(self._read_through(self._positions.partition))
+            saved = self._positions.newest(self._read_through(self._positions.partition))
             self._transport.stop(self._positions.partition)
-            position = saved.position if saved is not None else None
             if saved is not None and saved.generation > generation:
                 raise Fenced(
                     f"another process took over subscriber id {self._settings.id!r} with generation "
@@ -186,13 +187,14 @@ class Session:
                     remedy="Give each process an id of its own, or run one process per id",
                 )
         history, self._history = self._history or [], None
-        granted = self._never_saved(history) if position is None else None
+        granted = self._never_saved(history)
         self._machine = Delivery(
             id=self._settings.id,
             nonce=self._nonce,
             domain=self._settings.domain,
-            position=position if granted is None else Position.at(granted),
-            delivered_through=promised,
+            position=saved.position if saved is not None else Position.at(granted) if granted is not None else None,
+            delivered_through=saved.delivered_through if saved is not None else 0,
+            skips_lost=self._settings.skips_lost,
             max_buffered=self._settings.max_buffered,
             max_waiting=self._settings.max_waiting,
         )
@@ -321,12 +323,25 @@ class Session:
         self._pump_at = self._clock() + _NEWS_S
         self._throttle()
         self._moved.clear()
-        records = self._transport.poll(timeout_s)
+        records = self._records(timeout_s)
         for record in records:
             if not self._moved or Partition(record.topic, record.partition) not in self._moved:
                 self._dispatch(record)
         # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
         records.clear()
+
+    def _records(self, timeout_s: float) -> list[Record]:
+        """What has come; where events are lost and that is to be borne, reading goes on behind them."""
+        try:
+            return self._transport.poll(timeout_s)
+        except EventsLost as error:
+            if not self._settings.skips_lost or not error.gone or error.gone.keys() - self._event_partitions.keys():
+                raise
+            for source, offset in error.gone.items():
+                self._transport.read(Partition(*source), offset)
+                self._let_flow(source)
+                self._apply(self._machine.gone(source, offset))
+            return []
 
     def tick(self) -> None:
         """Before an event is taken, or when none will come: looks for news now and then, and does what is due.
@@ -366,7 +381,8 @@ class Session:
             return None
         event = Event.of(self.ready.popleft())
         self._handed_g = max(self._handed_g, event.g)
-        self._journal.note(event, self.generation)
+        if event.tag != "lost":
+            self._journal.note(event, self.generation)
         return event
 
     def _promise(self) -> bool:

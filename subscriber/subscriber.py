@@ -51,7 +51,9 @@ class Subscriber:
 
     `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
     process that starts goes on after the last acknowledged event, and what a former one may have delivered without
-    acknowledging it comes again, tagged "redelivered". `start="new"` begins at the present instead.
+    acknowledging it comes again, tagged "redelivered". `start="new"` begins at the present instead, and gives up all
+    that was owed. With `lost="skip"` an event that Kafka has no longer (retention, deletion) comes in its place with
+    the tag "lost" and without a value, instead of EventsLost; acknowledge it like any other.
 
     The subscription ends when no process renews it for `lease_s` seconds (0: never). Acknowledged positions are saved
     within each `ack`, a few milliseconds: acknowledge every hundredth event where that is too slow. With
@@ -76,6 +78,7 @@ class Subscriber:
         domain: str,
         bootstrap_servers: str = "localhost:9092",
         start: Literal["saved", "new"] = "saved",
+        lost: Literal["stop", "skip"] = "stop",
         lease_s: int = 86_400,
         start_timeout_s: float = 60.0,
         outage_timeout_s: float = 60.0,
@@ -90,6 +93,8 @@ class Subscriber:
     ) -> None:
         if start not in ("saved", "new"):
             raise SettingsError(f"start = {start!r} is unknown", remedy='Use "saved" or "new"')
+        if lost not in ("stop", "skip"):
+            raise SettingsError(f"lost = {lost!r} is unknown", remedy='Use "stop" or "skip"')
         names = checked_topics(topics)
         settings = SessionSettings(
             id=id,
@@ -99,6 +104,7 @@ class Subscriber:
             save_interval_s=save_interval_s,
             max_buffered=max_buffered,
             begin_anew=start == "new",
+            skips_lost=lost == "skip",
             receipts=receipts,
         )
         if transport is None:

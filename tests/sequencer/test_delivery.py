@@ -307,6 +307,7 @@ def test_a_repetition_does_not_move_the_place_to_go_on() -> None:
     feed.events(("a", 0))
     feed.machine.acknowledge(1)
     before = feed.machine.position().stamps[0]
+    assert before.offset == feed.offsets[-1] + 1
     feed.machine.stamped(feed.last, offset=before.offset + 1, next_offset=before.offset + 3)
     assert feed.machine.position().stamps[0] == before
 

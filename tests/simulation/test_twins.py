@@ -9,7 +9,7 @@ import traceback
 import pytest
 from sim_twins import TwinWorld
 
-SEEDS = range(int(os.environ.get("TOTALORDER_SIM_FROM", "0")), int(os.environ.get("TOTALORDER_SIM_TO", "100")))
+SEEDS = range(int(os.environ.get("TOTALORDER_SIM_FROM", "0")), int(os.environ.get("TOTALORDER_SIM_TO", "60")))
 STEPS = 800
 
 

@@ -86,6 +86,18 @@ def test_no_more_than_a_limit_wait_while_events_are_ready(monkeypatch: pytest.Mo
     assert_receipts(receipts_of(world.kafka, "s"), events[:10])
 
 
+def test_a_promise_of_what_may_be_handed_out_saves_nothing_that_has_no_receipt() -> None:
+    world = World()
+    transport = world.transport()
+    subscriber = world.subscriber("a", transport=transport, save_interval_s=1000)
+    transport.refused = {"d.receipts": BrokerUnavailable("gone")}
+    world.publish("a")
+    events = take(subscriber, 1)
+    world.publish("a")
+    assert subscriber.poll(60) is not None
+    assert saved_g(world) < events[0].g
+
+
 def test_a_subscription_that_is_over_still_sends_what_waits() -> None:
     world = World()
     transport = world.transport()
