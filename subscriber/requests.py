@@ -40,7 +40,8 @@ class Requests:
         """The newest generation of the id that any process holds or held."""
         self.vacant = True
         """Whether the id is owed nothing: it never held a subscription, or ended its last one."""
-        self._lapsed = False
+        self._lapsed = 0
+        """Position at which the lease ran out; 0 while it has not."""
         self._asked: tuple[int, int] | None = None
         """Generation and control offset of the request that waits for its answer."""
         self._outcome: Grant | Ended | Rejection | None = None
@@ -58,7 +59,7 @@ class Requests:
             self._outcome = answer
         if isinstance(answer, Grant | Ended) and answer.id == self._id:
             if answer.nonce == self._nonce:
-                self._lapsed = isinstance(answer, Ended) and answer.reason == "expired"
+                self._lapsed = answer.g if isinstance(answer, Ended) and answer.reason == "expired" else 0
             if self._asked is None or answer.generation < self._asked[0]:
                 self.vacant = isinstance(answer, Ended) and answer.reason == "unsubscribed"
 
@@ -107,7 +108,8 @@ class Requests:
     def _check_rejected(self, rejection: Rejection, generation: int) -> None:
         if self._lapsed:
             raise SubscriptionEnded(
-                f"the lease of subscriber id {self._id!r} ran out", remedy="Make a new Subscriber to go on"
+                f"the lease of subscriber id {self._id!r} ran out at g {self._lapsed}",
+                remedy="Make a new Subscriber to go on; call poll() more often, or give a longer lease_s",
             )
         if rejection.generation + 1 == generation:
             raise Rejected(f"the sequencer refused the request of subscriber id {self._id!r}: {rejection.reason}")

@@ -257,13 +257,13 @@ class Session:
     def change(self, topics: tuple[str, ...]) -> None:
         """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
         if self._ending or self.finished is not None:
-            raise self._is_over("was unsubscribed" if self._ending else f"{self._reason()} at g {self._machine.g}")
+            raise self.ended()
         self._deadline = self._clock() + self._settings.start_timeout_s
         generation = self._subscribe(topics, self._stamps_ends())
         if self.generation != generation:
             # It came to its end while the answer was under way: nobody would hold what was granted.
             self._requests.withdraw(_TIMED_SEND_S)
-            raise self._is_over(f"{self._reason()} at g {self._machine.g}")
+            raise self.ended()
 
     def end(self, *, drain: bool) -> None:
         """Unsubscribes; with `drain` everything before the end is still delivered, else nothing more."""
@@ -300,12 +300,18 @@ class Session:
             raise self._no_sequencer("it did not answer the request")
         self.pump(_WAIT_S)
 
-    def _reason(self) -> str:
-        return self.finished.reason if self.finished is not None else "ended"
-
-    def _is_over(self, how: str) -> SubscriptionEnded:
+    def ended(self) -> SubscriptionEnded:
+        """Why nothing more comes."""
+        at = f" at g {self.finished.g}" if self.finished is not None else ""
+        if self._ending:
+            how, remedy = "was unsubscribed by this process", "Make a new Subscriber to subscribe again"
+        elif self.finished is not None and self.finished.reason == "expired":
+            how = f"expired{at}: nothing renewed its lease of {self._settings.lease_s} s in time"
+            remedy = "Make a new Subscriber to go on; call poll() more often, or give a longer lease_s"
+        else:
+            how, remedy = f"was unsubscribed{at} by somebody else", "Make a new Subscriber to subscribe again"
         return SubscriptionEnded(
-            f"the subscription of id {self._settings.id!r} {how}", remedy="Make a new Subscriber to subscribe again"
+            f"the subscription of id {self._settings.id!r} in domain {self._settings.domain!r} {how}", remedy=remedy
         )
 
     def _no_sequencer(self, why: str, remedy: str = "") -> SequencerUnavailable:

@@ -284,8 +284,5 @@ class Subscriber:
         finished = self._session.finished
         if finished is None or (finished.reason == "unsubscribed" and self._own_end):
             return
-        remedy = "Subscribe anew; renew in time by calling poll() more often, or with a longer lease_s"
-        if finished.reason == "unsubscribed":
-            remedy = "Someone unsubscribed this id; subscribe anew to go on"
         with self._guard:
-            raise SubscriptionEnded(f"the subscription {finished.reason} at g {finished.g}", remedy=remedy)
+            raise self._session.ended()

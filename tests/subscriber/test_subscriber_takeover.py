@@ -167,7 +167,7 @@ def test_after_unsubscribing_a_subscriber_does_not_subscribe_again(drain: bool) 
     subscriber = world.subscriber("a")
     subscriber.unsubscribe(drain=drain)
     assert list(subscriber) == []
-    with pytest.raises(SubscriptionEnded, match="'s' was unsubscribed"):
+    with pytest.raises(SubscriptionEnded, match="'s' in domain 'd' was unsubscribed by this process"):
         subscriber.subscribe(["b"])
     world.tick(0)
     assert isinstance(last_answer(world), Ended)
@@ -195,7 +195,7 @@ def test_a_request_that_comes_after_somebody_elses_end_leaves_nothing_behind() -
     transport.meanwhile = None
     subscriber = world.subscriber("a", transport=transport)
     transport.meanwhile = somebody_ends_it
-    with pytest.raises(SubscriptionEnded, match="'s' unsubscribed at g 2"):
+    with pytest.raises(SubscriptionEnded, match="'s' in domain 'd' was unsubscribed at g 2"):
         subscriber.subscribe(["b"])
     world.tick(0)
     assert isinstance(last_answer(world), Ended)
