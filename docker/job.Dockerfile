@@ -20,6 +20,7 @@ COPY subscriber ./subscriber
 COPY streaming ./streaming
 COPY sinks ./sinks
 COPY bench ./bench
+COPY conf ./conf
 RUN pip install --no-cache-dir --no-build-isolation --no-deps .
 
 # The jars are fetched when the image is made, and checked against the lock; the job needs no network for them.

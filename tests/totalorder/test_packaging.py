@@ -32,7 +32,7 @@ def test_packages_are_the_folders() -> None:
         inner = [path.parent.relative_to(folder) for path in folder.rglob("__init__.py") if path.parent != folder]
         found |= {".".join((package, *path.parts)) for path in inner}
     assert sorted(settings["packages"]) == sorted(found)
-    top_level = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    top_level = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"conf"}
     assert top_level == {folder.name for folder in rooms.values()}
 
 

