@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -110,6 +112,22 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
     assert "pip install 'totalorder[spark]'" in done.stderr
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("starting Spark for domain totalorder"), "said before Spark is even loaded"
+
+
+@pytest.mark.parametrize("words", [["topics"], ["subscribe", "a", "--id", "b"]])
+def test_sigint_ends_a_command_that_began_with_it_ignored(words: list[str]) -> None:
+    """As a shell starts what it puts in the background; here the command waits for a broker that says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        shell = f'trap "" INT; exec "$0" -m totalorder.cli {" ".join(words)} -b 127.0.0.1:{silent.getsockname()[1]}'
+        process = subprocess.Popen(["/bin/sh", "-c", shell, sys.executable], stderr=subprocess.DEVNULL)
+        try:
+            silent.accept()[0].close()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+            process.wait()
 
 
 def test_absent_broker_is_a_message_and_exit_code_1() -> None:

@@ -14,6 +14,7 @@ needs no Spark. A command raises `totalorder.Error` (shown as one message, exit 
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -66,11 +67,18 @@ def _end_unwritten(error: OSError) -> NoReturn:
     sys.exit(1)
 
 
+def _hear_sigint() -> None:
+    """A shell starts what it puts in the background with SIGINT ignored, and Python leaves it so: none could end it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line `args` (default: the process's own) and exit with its code.
 
     0: done; 1: it failed; 2: wrong usage or settings; 130: Ctrl-C.
     """
+    _hear_sigint()
     try:
         try:
             typer.main.get_command(build_app()).main(args=args, prog_name="totalorder")
