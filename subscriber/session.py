@@ -125,6 +125,8 @@ class Session:
         self.finished: Finished | None = None
         self.generation = 0
         """Of this process, 0 before its first grant."""
+        self.grant: Grant | None = None
+        """The last one of this process."""
         self.held = False
         """While true no event partition is read, and what waits stays here."""
         self._transport, self._settings, self._nonce, self._clock = transport, settings, nonce, clock
@@ -424,6 +426,7 @@ class Session:
             elif isinstance(answer, Grant | Ended):
                 self._own_answer = max(self._own_answer, answer.generation)
                 self._lapsed = isinstance(answer, Ended) and answer.reason == "expired"
+                self.grant = answer if isinstance(answer, Grant) else self.grant
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:

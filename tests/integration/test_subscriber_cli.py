@@ -36,11 +36,11 @@ def test_subscribe_and_inspect(
     topic, domain, servers = new_topic("orders"), unique_name("domain"), broker.bootstrap_servers
     where = ("--domain", domain, "--bootstrap-servers", servers)
     with ThreadSequencer(servers, domain, [topic], partitions=1):
-        assert run("subscribe", topic, "--id", "s", "--timeout", "0", *where) == (0, "", "")
+        assert run("subscribe", topic, "--id", "s", "--timeout", "0", *where) == (0, "", "subscribed at g 1\n")
         with kafka_clients.producer(servers) as producer:
             publish(producer, topic)
-        code, out, _ = run("subscribe", topic, "--id", "s", "--max", "2", *where)
-        assert code == 0
+        code, out, err = run("subscribe", topic, "--id", "s", "--max", "2", *where)
+        assert (code, err) == (0, "subscribed at g 5, going on after g 1\n")
         assert [line.split()[1:4] for line in out.splitlines()] == [
             [f"{topic}#1", f"{topic}[0]@0", "one"],
             [f"{topic}#2", f"{topic}[0]@1", "k:"],
