@@ -1,14 +1,14 @@
 """The delivery machine alone: what it lets through, in which order, and what it refuses."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from delivery_world import Feed, Row, event, grant, positioned, stamped
+from delivery_world import Feed, Row, ended, event, grant, positioned, stamped
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
-from totalorder.sequencer.control import Ended, Renewed
+from totalorder.sequencer.control import Renewed
 from totalorder.sequencer.delivery import Delivery
 from totalorder.sequencer.delivery_effects import (
     Deliver,
@@ -106,21 +106,6 @@ def test_stops_behind_the_end_of_the_subscription() -> None:
     assert feed.delivered(effects) == [("a", 1)]
     assert effects[-1] == Finished(g=3, reason="unsubscribed")
     assert feed.events(("a", 2)) == []
-
-
-def ended(reason: str, *, generation: int, g: int, clock: Mapping[str, int], nonce: str = "me") -> Ended:
-    offset = -1 if reason == "expired" else 9
-    return Ended(
-        id="s",
-        generation=generation,
-        nonce=nonce,
-        g=g,
-        offset=offset,
-        reason=reason,
-        clock=clock,
-        batch=2,
-        incarnation=1,
-    )
 
 
 ZERO, ONE = (next(c for c in "abcdefgh" if stamps_partition(c, 2) == number) for number in (0, 1))
@@ -446,49 +431,3 @@ def test_a_stopped_stamps_partition_is_read_again_from_where_it_was_released() -
     assert StopStamps(partition=0) in feed.last_effects
     mark = feed.machine.position().stamps[0]
     assert (mark.offset, mark.batch) == (feed.offsets[2], feed.log[1].batch)
-
-
-def test_a_topic_that_left_and_came_back_is_read_from_where_it_came_back() -> None:
-    """Both changes are known when the first is acknowledged: the events between them belong to nobody."""
-    feed = Feed.granted(AB)
-    feed.answer(grant(("b",), former=AB, g=3, generation=2, clock={"a": 1, "b": 0}))
-    back = grant(AB, former=("b",), g=6, generation=3, clock={"a": 3, "b": 0}, next_offsets={("a", 0): 3})
-    feed.answer(back)
-    feed.stamps(("a", 1, 2, 0, {}), g=2, control_g=1)
-    feed.events(("a", 0))
-    feed.machine.acknowledge(1)
-    position = feed.machine.position()
-    assert (position.switched_g, dict(position.sources)) == (6, {("a", 0): 3, ("b", 0): 0})
-    later = Feed(position=position)
-    later.answer(replace(back, g=9, generation=4, former=AB, clock={"a": 4, "b": 0}))
-    later.events(*(("a", offset) for offset in range(position.sources["a", 0], 4)))
-    later.again(stamped([("a", 4, 7, 3, {})], partition=0, batch=3, g=9, control_g=9, previous=feed.last.digest))
-    assert later.names == [("a", 4)]
-
-
-def test_a_shared_event_partition_is_read_from_where_another_of_its_topics_joined() -> None:
-    """By key: what lies before the change, of a topic that was not in the set, has no stamp for this subscriber."""
-    source, feed = ("k", 0), Feed()
-    first = grant(("a",), g=1, clock={"a": 0}, next_offsets={source: 0})
-    feed.answer(replace(first, topic_by="key"))
-    more = grant(AB, former=("a",), g=5, generation=2, clock={"a": 1, "b": 2}, next_offsets={source: 3})
-    feed.answer(replace(more, topic_by="key"))
-    batch = replace(stamped([("a", 1, 2, 0, {})], partition=0, g=2), sources=(source,), next_offsets={source: 1})
-    feed.again(batch.sealed())
-    feed.machine.event(source=source, offset=0, topic="a", crc=0)
-    feed.machine.acknowledge(1)
-    assert (feed.machine.topics, feed.machine.position().sources) == (AB, {source: 3})
-
-
-def test_a_stamps_partition_that_is_read_again_holds_no_position_back() -> None:
-    """What was not released when it was stopped is never released: it must not be waited for."""
-    both = (ZERO, ONE)
-    feed = Feed(position=positioned(both, partitions=2), partitions=2)
-    feed.answer(grant(both, former=both, g=2, generation=2, clock=dict.fromkeys(both, 0), partitions=2))
-    feed.stamps(partition=0, g=9, control_g=9)  # not released: answers are known through 4
-    feed.answer(grant((ONE,), former=both, g=4, generation=3, clock=dict.fromkeys(both, 0), partitions=2))
-    assert StopStamps(partition=0) in feed.last_effects
-    feed.answer(grant(both, former=(ONE,), g=11, generation=4, clock=dict.fromkeys(both, 0), partitions=2))
-    feed.stamps(partition=0, g=12, control_g=11)
-    mark = feed.machine.position().stamps[0]
-    assert (mark.offset, mark.batch) == (feed.offsets[-1] + 1, feed.last.batch)
