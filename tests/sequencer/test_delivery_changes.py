@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from delivery_world import BEGIN, Feed, ended, grant, positioned, stamped
+from delivery_world import BEGIN, Feed, Row, ended, grant, positioned, stamped
 
 from totalorder.errors import Contradiction
 from totalorder.sequencer.delivery_effects import PauseStamps, ReadEvents, ReadStamps, ResumeStamps, StopStamps
@@ -121,7 +121,7 @@ def test_what_waits_from_before_a_topic_joined_its_event_partition_is_kept() -> 
     more = grant(AB, former=("a",), g=4, generation=2, clock={"a": 2, "b": 0}, next_offsets={source: 2})
     effects = feed.answer(replace(more, topic_by="key"))
     assert effects[0] == ReadEvents(source=source, offset=0)
-    rows = [("a", 1, 2, 0, {}), ("a", 2, 3, 1, {}), ("b", 1, 5, 2, {})]
+    rows: list[Row] = [("a", 1, 2, 0, {}), ("a", 2, 3, 1, {}), ("b", 1, 5, 2, {})]
     batch = replace(stamped(rows, partition=0, g=5, control_g=4), sources=(source,), next_offsets={source: 3})
     one_source = replace(batch.rows, source=batch.rows.source * 0)
     feed.again(replace(batch, rows=one_source).sealed())
