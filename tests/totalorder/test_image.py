@@ -1,5 +1,6 @@
 """The image of the job: the steps of its Dockerfile, run in an empty folder instead of a container."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 from fresh_python import FreshPython
 
+from totalorder.config import load_settings
 from totalorder.jars import cache_dir
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,3 +81,15 @@ def test_no_step_takes_what_the_build_does_not_see() -> None:
 def test_what_git_ignores_is_not_sent_to_the_build() -> None:
     ignored = {line.rstrip("/") for line in (ROOT / ".gitignore").read_text().split()}
     assert ignored <= {pattern.removeprefix("**/") for pattern in IGNORED}
+
+
+def test_compose_starts_the_image_with_settings_that_the_job_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docker" / "compose.yaml").read_text()
+    given = dict(re.findall(r"^ +(TOTALORDER_\w+): (\S+)$", text, re.MULTILINE))
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings(ROOT / "conf" / "local.toml")
+    assert [str(getattr(settings, name.removeprefix("TOTALORDER_").lower())) for name in given] == list(given.values())
+    assert 'command: ["sequence", "--config", "/etc/totalorder/local.toml"]' in text
+    assert "- ../conf:/etc/totalorder:ro" in text
+    assert f"dockerfile: {DOCKERFILE.relative_to(ROOT)}" in text
