@@ -1,7 +1,7 @@
 """A word in the log on topics from which nothing may ever come: a mistyped one looks like one where nothing happens."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from totalorder.sequencer.control import Grant
 from totalorder.subscriber.transport import Partition, Transport
@@ -25,20 +25,25 @@ def warn_of_unseen(grant: Grant, topics: Collection[str], *, domain: str, transp
             )
         return
     read = {topic for topic, _ in grant.next_offsets}
-    for doubt in _doubts([name for name in unseen if name not in read], domain, transport):
-        _LOG.warning(doubt)
+    absent, present = _looked_for([name for name in unseen if name not in read], transport)
+    for name in absent:
+        _LOG.warning('no Kafka topic "%s" on this broker: nothing comes until there is %s', name, _EXACT)
+    held = {at.topic for at, end in transport.end_offsets(present).items() if end} if present else set()
+    for name in sorted(held)[:_MOST]:
+        _LOG.warning(
+            'Kafka topic "%s" holds events, and domain %s none of them: does its sequencer read it?', name, domain
+        )
 
 
-def _doubts(names: Sequence[str], domain: str, transport: Transport) -> Iterator[str]:
-    """What is wrong with Kafka topics that the sequencer has not read."""
-    absent = 0
+def _looked_for(names: Sequence[str], transport: Transport) -> tuple[list[str], list[Partition]]:
+    """Topics that Kafka has not, and the partitions of those that it has; each absent one costs a round trip."""
+    absent: list[str] = []
+    present: list[Partition] = []
     for name in names:
-        if absent == _MOST:
-            return
         count = transport.partitions(name)
-        ends = transport.end_offsets(Partition(name, number) for number in range(count))
+        present += [Partition(name, number) for number in range(count)]
         if not count:
-            absent += 1
-            yield f'no Kafka topic "{name}" on this broker: nothing comes until there is {_EXACT}'
-        elif any(ends.values()):
-            yield f'Kafka topic "{name}" holds events, and domain {domain} none of them: does its sequencer read it?'
+            absent.append(name)
+        if len(absent) == _MOST:
+            break
+    return absent, present

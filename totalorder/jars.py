@@ -331,8 +331,11 @@ class _Progress:
 
 def main() -> None:
     """`python -m totalorder.jars SET…`: fetch and check the sets named (default: all)."""
-    for jar_set in sys.argv[1:] or JAR_SETS:
-        jar_paths(jar_set)
+    try:
+        for jar_set in sys.argv[1:] or JAR_SETS:
+            jar_paths(jar_set)
+    except EnvironmentProblem as error:
+        sys.exit(f"totalorder: {error}")
 
 
 if __name__ == "__main__":

@@ -71,6 +71,12 @@ def test_a_command_without_its_extra_names_it_and_begins_nothing(
     assert not set(said.split()) & {"Fetching", "Traceback", "py4j", "nats_server"}
 
 
+def test_fetching_jars_without_ivy_is_a_message(base: FreshPython) -> None:
+    said = base.run("python", "-m", "totalorder.jars", "broker", code=1)
+    assert said.endswith("pip install 'totalorder[spark]'.\n")
+    assert not set(said.split()) & {"Fetching", "Traceback"}
+
+
 @pytest.mark.parametrize("words", [["topics"], ["publish", "a"], ["subscribe", "a", "--id", "b"], ["inspect"]])
 def test_the_others_need_no_extra(base: FreshPython, words: list[str]) -> None:
     """They come as far as to make a client, which refuses the setting."""

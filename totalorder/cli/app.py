@@ -6,10 +6,10 @@ A command is a module of this package, named in `COMMANDS`, with one function::
         @app.command("name", help="…")   # or app.command("name")(run)
         def run(bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS) -> None: ...
 
-Its top level imports only typer, `totalorder.errors` and `totalorder.cli.options`: pyspark, kafka, pyarrow, rich and
-the rest of the package are imported inside the functions, so that `totalorder --help` is quick and a base install
-needs no Spark. A command raises `totalorder.Error` (shown as one message, exit code 1; SettingsError: 2) or
-`typer.Exit(code)`.
+Its top level imports only typer, `totalorder.errors` and light modules of this package (`options`, `extras`): pyspark,
+kafka, pyarrow, rich and the rest of the package are imported inside the functions, so that `totalorder --help` is quick
+and a base install needs no Spark. A command raises `totalorder.Error` (shown as one message, exit code 1;
+SettingsError: 2) or `typer.Exit(code)`.
 """
 
 import errno
