@@ -60,7 +60,7 @@ from totalorder.sequencer.switches import Switch, switch_of
 
 Ints = npt.NDArray[np.int64]
 GO_ON_WITHOUT = (
-    'lost="skip" (--lost skip) goes on and marks each event that is lost; start="new" (--new) gives up all that is owed'
+    'lost="skip" (--skip-lost) goes on and marks each event that is lost; start="new" (--new) gives up all that is owed'
 )
 MAX_UNACKNOWLEDGED = 1_000_000
 """More than this delivered and not acknowledged means that the application forgot to acknowledge."""

@@ -117,6 +117,8 @@ class Session:
         self.finished: Finished | None = None
         self.generation = 0
         """Of this process, 0 before its first grant."""
+        self.grant: Grant | None = None
+        """The last one of this process."""
         self.held = False
         """While true no event partition is read, and what waits stays here."""
         self._transport, self._settings, self._nonce, self._clock = transport, settings, nonce, clock
@@ -448,6 +450,8 @@ class Session:
 
     def _answered(self, answer: Answer) -> None:
         self._requests.note(answer)
+        if isinstance(answer, Grant) and answer.nonce == self._nonce:
+            self.grant = answer
         if self._history is None:
             self._apply(self._machine.answer(answer))
             return

@@ -12,6 +12,7 @@ from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.event import Event
 from totalorder.subscriber.session import Session, SessionSettings, checked_topics
 from totalorder.subscriber.transport import Transport
+from totalorder.subscriber.unseen import warn_of_unseen
 
 _ITERATE_S = 0.5
 
@@ -61,8 +62,9 @@ class Subscriber:
     acknowledged since the last time comes again. At most about `max_buffered` events wait per Kafka partition.
     With `receipts` what was delivered is told to the domain, so that the order can be audited: before each position is
     saved, and within a second or two while events are polled for. `kafka` takes client settings by their Java names.
-    For use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must differ for each
-    process) are for tests.
+    Topics of which the domain has seen nothing are warned of in Python's log, "totalorder.subscriber": a name may be
+    mistyped. For use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must differ
+    for each process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
     SettingsError, Fenced (yet another process of the id began meanwhile). Later: Fenced, SubscriptionEnded, EventsLost,
@@ -124,8 +126,11 @@ class Subscriber:
         self._guard = _Guard()
         self._handed = 0
         self._stopped = self._closed = self._own_end = False
+        self._domain, self._transport = domain, transport
+        self._looked_at: set[str] = set()
         try:
             self._session.start(names)
+            self._warn_of_unseen()
         except BaseException:
             self._session.close(save=False)
             raise
@@ -190,6 +195,15 @@ class Subscriber:
         self._check()
         with self._guard:
             self._session.change(names)
+            self._warn_of_unseen()
+
+    def _warn_of_unseen(self) -> None:
+        """Of each topic once, when it was granted."""
+        grant = self._session.grant
+        if grant is not None:
+            news = set(grant.topics) - self._looked_at
+            self._looked_at |= news
+            warn_of_unseen(grant, news, domain=self._domain, transport=self._transport)
 
     def unsubscribe(self, *, drain: bool = True) -> None:
         """Ends the subscription for good. With `drain` the events before its end can still be taken, else none."""
@@ -221,6 +235,12 @@ class Subscriber:
     def position(self) -> int:
         """Everything acknowledged lies at or before this index of the order (g)."""
         return self._session.machine.acknowledged_g
+
+    @property
+    def granted_g(self) -> int:
+        """Where in the order the last grant of this process lies: its set of topics holds from there on."""
+        grant = self._session.grant
+        return grant.g if grant is not None else 0
 
     @property
     def finished(self) -> bool:

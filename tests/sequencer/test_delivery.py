@@ -1,14 +1,14 @@
 """The delivery machine alone: what it lets through, in which order, and what it refuses."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from delivery_world import Feed, Row, event, grant, positioned, stamped
+from delivery_world import Feed, Row, ended, event, grant, positioned, stamped
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
-from totalorder.sequencer.control import Ended, Renewed
+from totalorder.sequencer.control import Renewed
 from totalorder.sequencer.delivery import Delivery
 from totalorder.sequencer.delivery_effects import (
     Deliver,
@@ -106,21 +106,6 @@ def test_stops_behind_the_end_of_the_subscription() -> None:
     assert feed.delivered(effects) == [("a", 1)]
     assert effects[-1] == Finished(g=3, reason="unsubscribed")
     assert feed.events(("a", 2)) == []
-
-
-def ended(reason: str, *, generation: int, g: int, clock: Mapping[str, int], nonce: str = "me") -> Ended:
-    offset = -1 if reason == "expired" else 9
-    return Ended(
-        id="s",
-        generation=generation,
-        nonce=nonce,
-        g=g,
-        offset=offset,
-        reason=reason,
-        clock=clock,
-        batch=2,
-        incarnation=1,
-    )
 
 
 ZERO, ONE = (next(c for c in "abcdefgh" if stamps_partition(c, 2) == number) for number in (0, 1))
