@@ -12,6 +12,7 @@ from totalorder.errors import PreflightFailed
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.record import FIXED, DomainRecord
+from totalorder.streaming.written import Written
 
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 """Spark counts microseconds in 64 bits: it cannot read a record with a later CreateTime, nor anything behind it."""
@@ -37,12 +38,12 @@ class TopicFacts:
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything that the decision needs. `topics`: the topics that the settings select, that the record names, and the
-    domain's own, as far as they exist. `stamped`: the newest batch number found on stamps, 0 for none.
+    domain's own, as far as they exist. `written`: what stamps and grants hold.
     """
 
     topics: Mapping[str, TopicFacts]
     checkpoint: CheckpointFacts
-    stamped: int
+    written: Written
     now_ms: int
 
 
@@ -240,11 +241,7 @@ def _later_start(settings: Settings, facts: Facts, record: DomainRecord) -> Iter
         return  # the other topics are another domain's: comparing them would only confuse
     yield from _recorded_topics(settings, facts, record)
     yield from _offsets(settings, facts, record)
-    if facts.checkpoint.committed < 0 and facts.stamped > 1:
-        yield (
-            f"Spark's part of the checkpoint {settings.checkpoint_dir} is missing, and the stamps topic has batch "
-            f"{facts.stamped}; restore it from a copy, or begin a new domain"
-        )
+    yield from _behind(settings, facts, record)
     admitted = record.event_topics(settings.own_topics.own())
     for name in sorted(set(selected(settings, facts)) - admitted):
         yield from (text for text in vet_new(name, facts.topics[name], facts.now_ms) if "is new" in text)
@@ -287,3 +284,40 @@ def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator
                     f"topic {name}, partition {partition} ends at offset {topic.latest[partition]}, and {needed} were "
                     "already read: it was cut short; restore it, or begin a new domain"
                 )
+
+
+def _behind(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
+    """What is on stamps and grants must come from batches that the checkpoint has planned.
+
+    Else Spark would plan anew a batch that subscribers have, so this must be seen before it plans anything.
+    """
+    written, checkpoint, control = facts.written, facts.checkpoint, (settings.own_topics.control, 0)
+    stamped, newest = written.stamped, written.newest
+    if newest and checkpoint.planned < 0:
+        yield (
+            f"Spark's part of the checkpoint {settings.checkpoint_dir} is missing, and the domain has batch {newest}; "
+            "restore it from a copy, or begin a new domain"
+        )
+    elif newest > checkpoint.planned + 1 or written.answers_past(checkpoint.planned_offsets.get(control, 0)):
+        yield _is_behind(settings, newest)
+    elif stamped is None:
+        return
+    elif written.stamps_past(checkpoint.planned_offsets, record.starts, control):
+        yield _is_behind(settings, newest)
+    elif (
+        written.stamps_past(checkpoint.next_offsets, record.starts, control)
+        and stamped.time_ms != checkpoint.planned_ms
+    ):
+        yield (
+            f"batch {stamped.batch} is on {settings.own_topics.stamps} with the time {stamped.time_ms}, and the "
+            f"checkpoint {settings.checkpoint_dir} would run it again with {checkpoint.planned_ms}: it comes from an "
+            "old copy, or another sequencer writes to this domain; restore the newest, or begin a new domain"
+        )
+
+
+def _is_behind(settings: Settings, newest: int) -> str:
+    return (
+        f"the domain has batch {newest} on {settings.own_topics.stamps} or {settings.own_topics.grants}, and the "
+        f"checkpoint {settings.checkpoint_dir} ends before it: it is an old copy, or has lost its newest part; restore "
+        "the newest, or begin a new domain"
+    )

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from totalorder.config import Settings
 from totalorder.errors import BrokerUnavailable, Error, StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import preflight
-from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock, read_checkpoint
+from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
 from totalorder.streaming.failures import error_from, is_passing
 from totalorder.streaming.gear import Gear
 from totalorder.streaming.preflight import Facts
@@ -27,7 +27,8 @@ from totalorder.streaming.query import start_query
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.session import start_session, stop_session
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
-from totalorder.streaming.topics import Topics, newest_stamped
+from totalorder.streaming.topics import Topics
+from totalorder.streaming.written import Tail, read_written
 
 READY = "sequencer ready"
 """Event of the log line that says that the first batch may come."""
@@ -137,7 +138,7 @@ class Sequencer:
             self._session()
         self._topics = Topics(settings)
         self._store = self._make_store()
-        self._record, self._starts, self._least_batch = self._preflight(self._topics)
+        self._record, self._starts, self._tails = self._preflight(self._topics)
 
     def _make_store(self) -> Store:
         if self.settings.checkpoint_is_local:
@@ -149,20 +150,14 @@ class Sequencer:
             self._spark = start_session(self.settings, inherited_fd=self._lock.fd if self._lock else None)
         return self._spark
 
-    def _preflight(self, topics: Topics) -> tuple[DomainRecord, dict[Source, int], int]:
-        """Vets, creates the domain's topics and writes its record; returns it, the offsets to begin at, and the newest
-        batch on stamps.
+    def _preflight(self, topics: Topics) -> tuple[DomainRecord, dict[Source, int], Mapping[int, Tail]]:
+        """Vets, creates the domain's topics and writes its record; returns it, the offsets to begin at, and the ends
+        of stamps.
         """
         settings = self.settings
         checkpoint = read_checkpoint(self._store, settings.checkpoint_dir)
-        record = checkpoint.record
-        names = settings.own_topics.own() | set(settings.topics) | topics.selected_ids().keys()
-        found = topics.facts(names | (record.topic_ids.keys() if record else set()))
-        stamps = found.get(settings.own_topics.stamps)
-        stamped = newest_stamped(settings, stamps) if stamps else 0
-        facts = Facts(topics=found, checkpoint=checkpoint, stamped=stamped, now_ms=time.time_ns() // 1_000_000)
-        preflight.check(settings, facts)
-        events = preflight.selected(settings, facts)
+        facts = self._vetted_facts(topics, checkpoint)
+        record, found, events = checkpoint.record, facts.topics, preflight.selected(settings, facts)
         if record is None:
             record = self._begin_domain(topics, facts)
         else:
@@ -174,8 +169,17 @@ class Sequencer:
             for name in events
             for partition in found[name].latest
         }
-        runs_again = checkpoint.planned > checkpoint.committed
-        return record, begun | {(settings.own_topics.control, 0): 0}, stamped - runs_again
+        return record, begun | {(settings.own_topics.control, 0): 0}, facts.written.tails
+
+    def _vetted_facts(self, topics: Topics, checkpoint: CheckpointFacts) -> Facts:
+        """What there is now; PreflightFailed where the job may not run on it."""
+        settings, record = self.settings, checkpoint.record
+        names = settings.own_topics.own() | set(settings.topics) | topics.selected_ids().keys()
+        found = topics.facts(names | (record.topic_ids.keys() if record else set()))
+        written = read_written(settings, {name: len(topic.latest) for name, topic in found.items()})
+        facts = Facts(topics=found, checkpoint=checkpoint, written=written, now_ms=time.time_ns() // 1_000_000)
+        preflight.check(settings, facts)
+        return facts
 
     def _begin_domain(self, topics: Topics, facts: Facts) -> DomainRecord:
         settings = self.settings
@@ -212,7 +216,7 @@ class Sequencer:
             self._record,
             topics=self._event_topics(),
             starts=self._starts,
-            least_batch=self._least_batch,
+            tails=self._tails,
             checkpoint=self._query_checkpoint(),
         )
         self._progress, self._gear = ProgressReader(self._query), Gear(self._query)

@@ -1,16 +1,15 @@
 """What the preflight wants to know of the broker, and the making of topics; the thin part that talks to Kafka."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
 from totalorder import kafka_clients
 from totalorder.config import Settings
-from totalorder.errors import BrokerUnavailable, Error, WireError
+from totalorder.errors import Error
 from totalorder.slow import when_long
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
@@ -123,43 +122,3 @@ def owned_by_domains(names: Iterable[str]) -> set[str]:
         if stem and kind in _OWN_KINDS:
             families.setdefault(stem, set()).add(name)
     return {name for family in families.values() if len(family) > 1 for name in family}
-
-
-def newest_stamped(settings: Settings, stamps: TopicFacts) -> int:
-    """The newest batch number on the stamps topic: of its partitions' last records; 0 when none is left."""
-    ends = {part: end for part, end in stamps.latest.items() if end > stamps.earliest[part]}
-    if not ends:
-        return 0
-    topic = settings.own_topics.stamps
-    consumer: KafkaConsumer = kafka_clients.consumer(
-        settings.bootstrap_servers, settings.kafka, connect_timeout_s=settings.broker_timeout_s
-    )
-    try:
-        with kafka_clients.kafka_errors(settings.bootstrap_servers):
-            return _last_batch(consumer, topic, ends, settings.broker_timeout_s)
-    finally:
-        consumer.close()
-
-
-def _last_batch(consumer: KafkaConsumer, topic: str, ends: Mapping[int, int], timeout_s: float) -> int:
-    waiting = {TopicPartition(topic, partition) for partition in ends}
-    consumer.assign(sorted(waiting))
-    for source in waiting:
-        consumer.seek(source, ends[source.partition] - 1)
-    newest, deadline = 0, time.monotonic() + timeout_s
-    while waiting:
-        if time.monotonic() > deadline:
-            raise BrokerUnavailable(f"the last records of {topic} did not arrive within {timeout_s:g} s")
-        for source, records in consumer.poll(timeout_ms=200).items():
-            newest = max(newest, *(_batch_number(topic, dict(record.headers)) for record in records))
-            waiting.discard(source)
-    return newest
-
-
-def _batch_number(topic: str, headers: Mapping[str, bytes]) -> int:
-    try:
-        return int(headers["batch"])
-    except (KeyError, ValueError):
-        raise WireError(
-            f"the last record of {topic} is not a stamp", remedy="Look for another writer and restrict it"
-        ) from None
