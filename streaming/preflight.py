@@ -11,6 +11,7 @@ from totalorder.config import Settings
 from totalorder.errors import PreflightFailed
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointFacts
+from totalorder.streaming.claims import FirstClaim, is_anothers
 from totalorder.streaming.record import FIXED, DomainRecord
 from totalorder.streaming.written import Written
 
@@ -38,12 +39,14 @@ class TopicFacts:
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything that the decision needs. `topics`: the topics that the settings select, that the record names, and the
-    domain's own, as far as they exist. `written`: what stamps and grants hold.
+    domain's own, as far as they exist. `written`: what stamps and grants hold. `claim`: the first one on control; not
+    looked for where the checkpoint is known to hold the domain.
     """
 
     topics: Mapping[str, TopicFacts]
     checkpoint: CheckpointFacts
     written: Written
+    claim: FirstClaim | None
     now_ms: int
 
 
@@ -220,13 +223,15 @@ def _first_start(settings: Settings, facts: Facts) -> Iterator[str]:
             f"{settings.checkpoint_dir} holds a Spark checkpoint and no domain.json: it is no checkpoint of a "
             "sequencer, or a damaged one; restore it from a copy, or name an empty directory"
         )
-    for name in (settings.own_topics.stamps, settings.own_topics.grants):
-        topic = facts.topics.get(name)
-        if topic is not None and topic.has_records:
-            yield (
-                f"topic {name} has records and the checkpoint {settings.checkpoint_dir} is new: clocks would start "
-                "at 1 over existing stamps; give the domain's own checkpoint, or another domain"
-            )
+    own = {name: facts.topics.get(name) for name in (settings.own_topics.stamps, settings.own_topics.grants)}
+    begun = [name for name, topic in own.items() if topic is not None and topic.has_records]
+    for name in begun:
+        yield (
+            f"topic {name} has records and the checkpoint {settings.checkpoint_dir} is new: clocks would start "
+            "at 1 over existing stamps; give the domain's own checkpoint, or another domain"
+        )
+    if facts.claim is not None and not begun:
+        yield is_anothers(settings, facts.claim)
 
 
 def _later_start(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
@@ -239,6 +244,9 @@ def _later_start(settings: Settings, facts: Facts, record: DomainRecord) -> Iter
             )
     if record.fixed["domain"] != settings.domain:
         return  # the other topics are another domain's: comparing them would only confuse
+    if facts.claim is not None and facts.claim.owner != record.identity:
+        yield is_anothers(settings, facts.claim)
+        return  # what the other checkpoint did is no fault of this one's
     yield from _recorded_topics(settings, facts, record)
     yield from _offsets(settings, facts, record)
     yield from _behind(settings, facts, record)

@@ -109,6 +109,8 @@ class ShardProcessor(StatefulProcessor):
         batch = to_batch(rows, self._topics.control)
         after, effects = step(state, batch, self._plan.starts)
         require_agreement(self._plan.tails, after.hot.batch, after.hot.digests, batch.time_ms)
+        if after is state:  # the batch held claims alone
+            return pd.DataFrame(columns=OUTPUT.names)
         lost = _coordinates(effects)
         if lost and self._plan.fail_unroutable:
             raise Error(

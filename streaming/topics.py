@@ -6,6 +6,7 @@ from typing import Any
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import NoError, TopicAlreadyExistsError, for_code
 
 from totalorder import kafka_clients
 from totalorder.config import Settings
@@ -62,7 +63,7 @@ class Topics:
         }
 
     def create(self, topics: Iterable[NewTopic]) -> None:
-        """Creates topics and waits until the broker knows them."""
+        """Creates topics and waits until the broker knows them; one that another sequencer has just made will do."""
         wanted = {
             topic.name: {
                 "num_partitions": topic.partitions,
@@ -72,7 +73,14 @@ class Topics:
             for topic in topics
         }
         if wanted:
-            self._call(self._admin.create_topics, wanted, wait_for_metadata=True)
+            self._call(self._create, wanted)
+
+    def _create(self, wanted: Mapping[str, Any]) -> None:
+        for topic in self._admin.create_topics(wanted, raise_errors=False)["topics"]:
+            error = for_code(topic["error_code"])
+            if error not in (NoError, TopicAlreadyExistsError):
+                raise error(topic["error_message"] or f"topic {topic['name']}")
+        self._admin.wait_for_topics(list(wanted))
 
     def _described(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         wanted = sorted(set(names))

@@ -9,6 +9,7 @@ from totalorder.config import DAY_MS, Settings, make_settings
 from totalorder.errors import PreflightFailed
 from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import CheckpointFacts
+from totalorder.streaming.claims import FirstClaim
 from totalorder.streaming.preflight import Facts, TopicFacts
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.topics import owned_by_domains
@@ -77,8 +78,9 @@ def problems(
     topics: Mapping[str, TopicFacts],
     checkpoint: CheckpointFacts = NEW,
     written: Written = NOTHING,
+    claim: FirstClaim | None = None,
 ) -> str:
-    facts = Facts(topics=topics, checkpoint=checkpoint, written=written, now_ms=NOW_MS)
+    facts = Facts(topics=topics, checkpoint=checkpoint, written=written, claim=claim, now_ms=NOW_MS)
     try:
         preflight.check(given, facts)
     except PreflightFailed as failed:
@@ -88,7 +90,7 @@ def problems(
 
 def test_a_first_start_creates_the_domains_topics() -> None:
     given = settings()
-    facts = Facts(topics=events(), checkpoint=NEW, written=NOTHING, now_ms=NOW_MS)
+    facts = Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None, now_ms=NOW_MS)
     preflight.check(given, facts)
     made = {new.name: new for new in preflight.missing_own(given, facts)}
     assert sorted(made) == ["d.control", "d.grants", "d.positions", "d.receipts", "d.stamps"]
@@ -113,7 +115,7 @@ def test_stamps_kept_for_ever_are_never_outlived_by_compaction() -> None:
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_starts_become_concrete(starting: str) -> None:
     given = settings(starting_offsets=starting)
-    found = preflight.starts(given, Facts(topics=events(), checkpoint=NEW, written=NOTHING, now_ms=NOW_MS))
+    found = preflight.starts(given, Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None, now_ms=NOW_MS))
     offset = 0 if starting == "earliest" else 10
     assert found == {("a", 0): offset, ("b", 0): offset, ("b", 1): offset}
 
@@ -314,6 +316,21 @@ def test_a_checkpoint_that_would_run_a_batch_again_otherwise(written: Written) -
     checkpoint = begun(given, next_offsets=READ, planned_ms=2000)
     said = problems(given, {**own(given, latest=9), **events()}, checkpoint, written)
     assert "batch 4 is on d.stamps with the time 1004, and the checkpoint /ckpt would run it again with 2000" in said
+
+
+def test_a_domain_that_another_checkpoint_claimed() -> None:
+    given = settings()
+    topics = {**own(given, latest=0), **events()}
+    anothers = FirstClaim(owner="another", offset=2)
+    says = "identity another, by the claim at offset 2 of d.control; give that checkpoint"
+    assert says in problems(given, topics, claim=anothers)
+    begun_too = begun(given, committed=-1, planned=-1, next_offsets={}, planned_offsets={}, planned_ms=0)
+    said = problems(given, topics, begun_too, wrote(9), anothers)  # which the other one wrote
+    assert says in said
+    assert "1 problem" in said
+    assert begun_too.record is not None
+    its_own = FirstClaim(owner=begun_too.record.identity, offset=2)
+    assert problems(given, topics, begun_too, claim=its_own) == ""
 
 
 def test_topics_of_other_domains_are_no_events() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from totalorder.errors import Error
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, Subscribe, decode_answer, encode_request
+from totalorder.sequencer.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
 from totalorder.streaming.failures import WorkerFailure, error_from
 from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, remembered, to_batch
@@ -179,6 +179,19 @@ def test_topics_that_differ_behind_a_nul_are_not_one() -> None:
 def test_a_control_record_without_a_value_is_answered() -> None:
     answers, _ = contents(run(processor(Handle()), [frame([Row(CONTROL, 0, 0, 3, control=None)])]))
     assert len(answers) == 1
+
+
+def test_a_batch_of_claims_alone_writes_nothing_and_is_no_batch() -> None:
+    claim = Row(CONTROL, 0, 0, 3, control=encode_claim(Claim(incarnation=1, owner="me")))
+    handle = Handle()
+    made = processor(handle)
+    assert run(made, [frame([claim])]).empty
+    assert handle.parts.kept == {}
+    expected = contents(run(processor(Handle()), [frame(events(5))]))
+    assert contents(run(made, [frame([claim, *events(5)])])) == expected
+    kept = dict(handle.parts.kept)
+    assert run(made, [frame([claim, claim])]).empty
+    assert handle.parts.kept == kept
 
 
 def figures(output: pd.DataFrame) -> dict[str, Any]:
