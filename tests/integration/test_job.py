@@ -89,7 +89,8 @@ def test_stamps_and_grants_are_the_engines(
         until_processed(sequencer, events=90, controls=6)
     log = read_log(settings)
     answers = {answer.offset: answer for answer in log.answers}
-    assert [type(answers[offset]) for offset in range(6)] == [Grant, Rejection, Rejection, Rejection, Rejection, Grant]
+    assert record_of(settings).claim == 0  # the claim gets no answer, and no place in the order
+    assert [type(answers.get(offset)) for offset in range(7)] == [type(None), Grant, *[Rejection] * 4, Grant]
     assert len(log.events()) == 90
     assert sorted(g for _, _, g in log.events().values()) == sorted(
         set(range(1, 97)) - {answer.g for answer in log.answers}
@@ -211,14 +212,17 @@ def test_checkpoints_that_are_refused(
 ) -> None:
     topic = new_topic("a")
     settings = settings_for(domain, broker.bootstrap_servers, tmp_path / "one", topics=(topic,))
+    lost = settings.model_copy(update={"checkpoint_dir": str(tmp_path / "two")})
     for number in range(2):
         with Sequencer(settings, spark=spark) as sequencer:
+            if not number:
+                with pytest.raises(PreflightFailed, match="belongs to another checkpoint"):
+                    Sequencer(lost, spark=spark).start()
             producer.send(topic, value=b"%d" % number).get(30)
             until_processed(sequencer, events=1)
     other = settings.model_copy(update={"domain": f"{domain}-other"})
     with pytest.raises(PreflightFailed, match=r"domain is .* and the checkpoint was made with"):
         Sequencer(other, spark=spark).start()
-    lost = settings.model_copy(update={"checkpoint_dir": str(tmp_path / "two")})
     with pytest.raises(PreflightFailed, match="clocks would start at 1 over existing stamps"):
         Sequencer(lost, spark=spark).start()
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,10 @@ def test_a_record_comes_back_as_it_was() -> None:
     admitted = RECORD.admitting({"b": "id-b"})
     assert admitted.event_topics(SETTINGS.own_topics.own()) == {"a", "b"}
     assert admitted.starts == RECORD.starts
+    claimed = replace(RECORD, claim=7)
+    assert DomainRecord.decode(claimed.encode(), "here") == claimed
+    older = {name: value for name, value in json.loads(RECORD.encode()).items() if name != "claim"}
+    assert DomainRecord.decode(json.dumps(older), "here") == RECORD
 
 
 def test_two_checkpoints_never_have_one_identity() -> None:
@@ -52,7 +57,13 @@ def with_field(**fields: object) -> str:
     "text",
     [
         *("", "{", "[]", '{"version": 3}', '{"version": 3, "identity": 3}'),
-        *(with_field(topic_ids=None), with_field(topic_ids=["a"]), with_field(starts=[["a", 0, "first"]])),
+        *(
+            with_field(claim="first"),
+            with_field(claim=[]),
+            with_field(topic_ids=None),
+            with_field(topic_ids=["a"]),
+            with_field(starts=[["a", 0, "first"]]),
+        ),
     ],
 )
 def test_a_damaged_record_is_refused(text: str) -> None:
@@ -82,6 +93,10 @@ def test_store_and_facts(store: Store, tmp_path: Path) -> None:
     facts = read_checkpoint(store, "here")
     assert (facts.record, facts.planned, facts.committed) == (None, -1, -1)
     assert (facts.next_offsets, facts.planned_offsets) == ({}, {})
+    store.write("domain.json", "taken back")
+    for _ in range(2):
+        store.remove("domain.json")
+        assert store.read("domain.json") is None
     store.write("domain.json", "first")
     store.write("domain.json", RECORD.encode())
     for batch in range(12):
