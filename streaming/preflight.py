@@ -299,33 +299,29 @@ def _behind(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[
 
     Else Spark would plan anew a batch that subscribers have, so this must be seen before it plans anything.
     """
-    written, checkpoint, control = facts.written, facts.checkpoint, (settings.own_topics.control, 0)
-    stamped, newest = written.stamped, written.newest
-    if newest and checkpoint.planned < 0:
+    newest, planned, control = facts.written.newest, facts.checkpoint.planned, (settings.own_topics.control, 0)
+    if newest and planned < 0:
         yield (
             f"Spark's part of the checkpoint {settings.checkpoint_dir} is missing, and the domain has batch {newest}; "
             "restore it from a copy, or begin a new domain"
         )
-    elif newest > checkpoint.planned + 1 or written.answers_past(checkpoint.planned_offsets.get(control, 0)):
-        yield _is_behind(settings, newest)
-    elif stamped is None:
-        return
-    elif written.stamps_past(checkpoint.planned_offsets, record.starts, control):
-        yield _is_behind(settings, newest)
-    elif (
-        written.stamps_past(checkpoint.next_offsets, record.starts, control)
-        and stamped.time_ms != checkpoint.planned_ms
-    ):
+    elif newest > planned + 1 or facts.written.is_past(facts.checkpoint.planned_offsets, record.starts, control):
+        yield (
+            f"the domain has batch {newest} on {settings.own_topics.stamps} or {settings.own_topics.grants}, and the "
+            f"checkpoint {settings.checkpoint_dir} ends before it: it is an old copy, or has lost its newest part; "
+            "restore the newest, or begin a new domain"
+        )
+    else:
+        yield from _planned_otherwise(settings, facts, record)
+
+
+def _planned_otherwise(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
+    """A batch on stamps that is not committed runs again: it must be the one that is planned, by its time."""
+    stamped, checkpoint, control = facts.written.stamped, facts.checkpoint, (settings.own_topics.control, 0)
+    runs_again = facts.written.stamps_are_past(checkpoint.next_offsets, record.starts, control)
+    if stamped is not None and runs_again and stamped.time_ms != checkpoint.planned_ms:
         yield (
             f"batch {stamped.batch} is on {settings.own_topics.stamps} with the time {stamped.time_ms}, and the "
             f"checkpoint {settings.checkpoint_dir} would run it again with {checkpoint.planned_ms}: it comes from an "
             "old copy, or another sequencer writes to this domain; restore the newest, or begin a new domain"
         )
-
-
-def _is_behind(settings: Settings, newest: int) -> str:
-    return (
-        f"the domain has batch {newest} on {settings.own_topics.stamps} or {settings.own_topics.grants}, and the "
-        f"checkpoint {settings.checkpoint_dir} ends before it: it is an old copy, or has lost its newest part; restore "
-        "the newest, or begin a new domain"
-    )

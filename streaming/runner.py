@@ -157,11 +157,8 @@ class Sequencer:
         settings = self.settings
         checkpoint = read_checkpoint(self._store, settings.checkpoint_dir)
         record, facts = checkpoint.record, self._vetted_facts(topics, checkpoint)
-        if record is None and (missing := preflight.missing_own(settings, facts)):
-            topics.create(missing)
-            self._log.info("topics created", topics=[topic.name for topic in missing])
-            # Another sequencer may have made some in the same moment, otherwise than these settings say.
-            facts = self._vetted_facts(topics, checkpoint)
+        if record is None:
+            facts = self._with_own_topics(topics, facts)
         found, events = facts.topics, preflight.selected(settings, facts)
         if record is None:
             record = self._begin_domain(facts)
@@ -194,6 +191,17 @@ class Sequencer:
         )
         preflight.check(settings, facts)
         return facts
+
+    def _with_own_topics(self, topics: Topics, facts: Facts) -> Facts:
+        """The facts once the domain's own topics are there; another sequencer may have made some in the same moment,
+        otherwise than these settings say.
+        """
+        missing = preflight.missing_own(self.settings, facts)
+        if not missing:
+            return facts
+        topics.create(missing)
+        self._log.info("topics created", topics=[topic.name for topic in missing])
+        return self._vetted_facts(topics, facts.checkpoint)
 
     def _begin_domain(self, facts: Facts) -> DomainRecord:
         settings = self.settings

@@ -49,17 +49,19 @@ class Written:
         """The newest batch of which anything is there; 0 for none. Answers are written before stamps."""
         return max(self.stamped.batch if self.stamped else 0, self.answered[0])
 
-    def answers_past(self, control_offset: int) -> bool:
-        """Whether a control record from this offset on was answered."""
-        return self.answered[1] >= control_offset
+    def is_past(self, offsets: Mapping[Source, int], starts: Mapping[Source, int], control: Source) -> bool:
+        """Whether a record from these offsets on is stamped or answered; a source without one begins at `starts`."""
+        return self._answers_are_past(offsets, control) or self.stamps_are_past(offsets, starts, control)
 
-    def stamps_past(self, offsets: Mapping[Source, int], starts: Mapping[Source, int], control: Source) -> bool:
-        """Whether the newest batch on stamps holds a record from these offsets on; a source that is missing there
-        begins at `starts`."""
+    def stamps_are_past(self, offsets: Mapping[Source, int], starts: Mapping[Source, int], control: Source) -> bool:
+        """The same of the newest batch on stamps alone; the control records of that one are told by its answers."""
         if any(end > offsets.get(at, starts.get(at, 0)) for at, end in self.next_offsets.items()):
             return True
-        of_this_batch = self.stamped is not None and self.answered[0] == self.stamped.batch
-        return of_this_batch and self.answers_past(offsets.get(control, 0))
+        answered_in_it = self.stamped is not None and self.answered[0] == self.stamped.batch
+        return answered_in_it and self._answers_are_past(offsets, control)
+
+    def _answers_are_past(self, offsets: Mapping[Source, int], control: Source) -> bool:
+        return self.answered[1] >= offsets.get(control, 0)
 
 
 def read_written(settings: Settings, partitions: Mapping[str, int]) -> Written:
