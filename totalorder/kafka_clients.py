@@ -13,6 +13,7 @@ from kafka.errors import (
     KafkaConfigurationError,
     KafkaError,
     RetriableError,
+    UnknownBrokerIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
@@ -160,7 +161,7 @@ def explained(bootstrap_servers: str, error: KafkaError) -> Error:
 def is_outage(error: BaseException) -> bool:
     """Whether an error of kafka-python passes with time; a topic that is not there does not come by waiting."""
     gone = isinstance(error, UnknownTopicOrPartitionError | UnknownTopicIdError)
-    return isinstance(error, RetriableError | BrokerNotAvailableError) and not gone
+    return isinstance(error, RetriableError | BrokerNotAvailableError | UnknownBrokerIdError) and not gone
 
 
 def _said_by_broker(error: BrokerResponseError) -> str:

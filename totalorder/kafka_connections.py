@@ -37,6 +37,9 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
 
     def __init__(self, net: Any, **settings: object) -> None:
         super().__init__(net, **settings)
+        # kafka-python lets a request wait for its connection for longer than for its answer.
+        for name in ("socket_connection_setup_timeout_ms", "socket_connection_setup_timeout_max_ms"):
+            self.config[name] = min(self.config[name], self.config["request_timeout_ms"])
         self.failure: Exception | None = None
         self._connected_once = False
 
