@@ -2,12 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
 import kafka.errors
 from kafka import TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
@@ -102,18 +103,19 @@ class KafkaPythonTransport:
         described = self._bearing(lambda: self._described([topic]))
         return len(described[topic]["partitions"]) if topic in described else 0
 
-    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """See Transport."""
-        return self._offsets(self._first.consumer.beginning_offsets, partitions)
+        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.EARLIEST))
 
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """See Transport."""
-        return self._offsets(self._first.consumer.end_offsets, partitions)
+        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.LATEST))
 
-    def _offsets(self, ask: Callable[..., Any], partitions: Iterable[Partition]) -> dict[Partition, int]:
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        found = self._bearing(lambda: ask(wanted, timeout_ms=round(_ANSWER_S * 1000)))
-        return {Partition(*at): offset for at, offset in found.items()}
+    def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        """Of committed records. A consumer would do it, but that of kafka-python 3.0.12 fails for new topics."""
+        wanted = {TopicPartition(*partition): spec for partition in partitions}
+        found = self._admin.list_partition_offsets(wanted, "read_committed") if wanted else {}
+        return {Partition(*at): place.offset for at, place in found.items()}
 
     def _described(self, topics: Collection[str]) -> dict[str, Any]:
         """Those of the topics that exist, as kafka-python describes them."""
@@ -140,7 +142,9 @@ class KafkaPythonTransport:
         """Raises what is no outage, or one that lasts too long."""
         if not kafka_clients.is_outage(error):
             raise kafka_clients.explained(self._servers, error) from error
-        self._outage.missed(asked, failure_of(self._admin) or error)
+        clients = (self._admin, self._first.consumer)
+        failures = (failure for client in clients if (failure := failure_of(client)) is not None)
+        self._outage.missed(asked, next(failures, None if isinstance(error, KafkaTimeoutError) else error))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -175,8 +179,10 @@ class KafkaPythonTransport:
             found = self._poll(left_s)
         if found:
             self._outage.heard()
-        elif self._outage.wants_question:
-            self._probe()
+        else:
+            self._outage.raise_if_over()
+            if self._outage.wants_question:
+                self._probe()
         records = [
             Record(
                 record.topic,
@@ -222,8 +228,7 @@ class KafkaPythonTransport:
         try:
             self._check_topics()
             # Whoever knows the topics may not be the one that is to give the records.
-            for reader in self._readers:
-                reader.consumer.end_offsets(list(reader.next), timeout_ms=round(_ANSWER_S * 1000))
+            self._offsets([Partition(*at) for reader in self._readers for at in reader.next], OffsetSpec.LATEST)
         except KafkaError as error:
             self._bear(error, asked)
         else:
@@ -256,11 +261,11 @@ class KafkaPythonTransport:
         """What became of offsets that Kafka does not have; of all that is read, where retention removed them."""
         self._bearing(self._check_topics)
         positions = {at: reader.position(at) for reader in self._readers for at in reader.next} | dict(wanted)
-        begins = self.beginning_offsets(Partition(*at) for at in positions)
+        begins = self.beginning_offsets([Partition(*at) for at in positions])
         removed = kafka_losses.removed(positions, {TopicPartition(*at): offset for at, offset in begins.items()})
         if removed is not None:
             return removed
-        ends = self.end_offsets(Partition(*at) for at in wanted)
+        ends = self.end_offsets([Partition(*at) for at in wanted])
         return kafka_losses.cut_short(wanted, {TopicPartition(*at): offset for at, offset in ends.items()})
 
     # --- writing ------------------------------------------------------------------------------------------------------
@@ -332,4 +337,4 @@ class KafkaPythonTransport:
             for reader in self._readers:
                 ends.callback(reader.consumer.close, autocommit=False, timeout_ms=round(_ANSWER_S * 1000))
             ends.callback(self._admin.close)
-            ends.callback(self._producer.close, timeout=_ANSWER_S)
+            ends.callback(kafka_clients.close_producer, self._producer, _ANSWER_S)

@@ -17,6 +17,7 @@ class Outage:
         self._servers, self._bearable_s = servers, bearable_s
         self._ask_after_s = min(_ASK_AFTER_S, bearable_s / 4)
         self._since: float | None = None
+        self._reason: Exception | None = None
         self._told_at = time.monotonic()
         """When something was heard, or asked in vain, for the last time."""
 
@@ -34,12 +35,17 @@ class Outage:
         """The broker answered."""
         self._told_at, self._since = time.monotonic(), None
 
-    def missed(self, asked_at: float, reason: object) -> None:
+    def missed(self, asked_at: float, reason: Exception | None) -> None:
         """What was asked then was not answered. Raises BrokerUnavailable when that was borne for long enough."""
-        self._told_at = time.monotonic()
+        self._told_at, self._reason = time.monotonic(), reason
         self._since = asked_at if self._since is None else self._since
-        if self.left_s <= 0:
+        self.raise_if_over()
+
+    def raise_if_over(self) -> None:
+        """Raises BrokerUnavailable when silence was borne for long enough, and somebody has asked just now."""
+        if self._since is not None and self.left_s <= 0 and not self.wants_question:
+            reason = f" ({self._reason})" if self._reason is not None else ""
             raise BrokerUnavailable(
-                f"no Kafka broker at {self._servers} has answered for {self._told_at - self._since:.0f} s ({reason})",
+                f"no Kafka broker at {self._servers} has answered for {time.monotonic() - self._since:.0f} s{reason}",
                 remedy="Check that it runs; a new subscriber goes on after what was acknowledged",
             )

@@ -12,6 +12,7 @@ from kafka.errors import (
     BrokerResponseError,
     KafkaConfigurationError,
     KafkaError,
+    KafkaTimeoutError,
     RetriableError,
     UnknownBrokerIdError,
     UnknownTopicIdError,
@@ -81,6 +82,18 @@ def admin(
 ) -> KafkaAdminClient:
     """A client for topics and their settings. Arguments and errors as for `consumer`."""
     return _make("admin", bootstrap_servers, kafka, connect_timeout_s, arguments)
+
+
+def close_producer(made: KafkaProducer, timeout_s: float) -> None:
+    """Ends a producer, and gives up what it could not send within `timeout_s`.
+
+    kafka-python 3.0.12 raises then, and leaves its thread and its connections behind.
+    """
+    try:
+        made.close(timeout=timeout_s)
+    except KafkaTimeoutError:
+        made._sender.force_close()
+        made.close(timeout=timeout_s)
 
 
 def _make(

@@ -85,7 +85,7 @@ def net_client(**settings: object) -> KafkaNetClient:
 
 
 def failure_of(client: Any) -> Exception | None:
-    """Why a consumer, producer or admin client is without a connection, as far as it is known."""
+    """Why a consumer or an admin client is without a connection, as far as it is known."""
     failure: Exception | None = client._client._manager.failure
     return failure
 
