@@ -101,7 +101,8 @@ class Topics:
 
     def _offsets(self, partitions: Mapping[str, list[int]], spec: Any) -> dict[str, dict[int, int]]:
         wanted = {TopicPartition(name, part): spec for name, parts in partitions.items() for part in parts}
-        answered = self._call(self._admin.list_partition_offsets, wanted) if wanted else {}
+        # Committed ends, as all that is compared with them: behind an open transaction nothing is read.
+        answered = self._call(self._admin.list_partition_offsets, wanted, "read_committed") if wanted else {}
         return {
             name: {part: answered[TopicPartition(name, part)].offset for part in parts}
             for name, parts in partitions.items()

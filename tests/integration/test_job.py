@@ -172,6 +172,31 @@ def test_aborted_transactions_are_never_counted(
     assert offsets == {0: 1, 1: 2, 2: 3, 8: 4, 9: 5, 10: 6}
 
 
+def test_begins_at_the_latest_offset_while_a_transaction_is_open(
+    broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
+) -> None:
+    topic = new_topic("orders")
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(topic,), starting_offsets="latest")
+    producer.send(topic, value=b"before").get(10)
+    transactional: Producer = Producer(
+        {"bootstrap.servers": broker.bootstrap_servers, "transactional.id": topic, "linger.ms": 0}
+    )
+    transactional.init_transactions(30)
+    transactional.begin_transaction()
+    transactional.produce(topic, value=b"undecided", partition=0)
+    transactional.flush(30)
+    producer.send(topic, value=b"behind it").get(10)  # readable no earlier than that one is
+    with Sequencer(settings, spark=spark) as sequencer:
+        producer.send(settings.own_topics.control, key=b"s", value=subscribe("s", [topic]), partition=0)
+        until_processed(sequencer, events=0, controls=1)
+        assert record_of(settings).starts[topic, 0] == 1
+    with Sequencer(settings, spark=spark) as sequencer:
+        transactional.commit_transaction(30)
+        until_processed(sequencer, events=2)
+    assert sorted(read_log(settings).events()) == [(topic, 0, 1), (topic, 0, 2)]
+    assert_by_engine(settings)
+
+
 def test_topics_come_and_one_is_recreated(
     broker: LocalBroker,
     kafka_admin: KafkaAdminClient,

@@ -188,6 +188,22 @@ def test_created_topics_are_told(broker: LocalBroker, unique_name: Callable[[str
     assert {name for name, is_new in told.items() if is_new} == {one, two}
 
 
+@pytest.mark.broker
+def test_topics_end_where_an_open_transaction_begins(broker: LocalBroker, new_topic: Callable[[str], str]) -> None:
+    from totalorder import kafka_clients
+
+    topic, servers = new_topic("undecided"), broker.bootstrap_servers
+    with kafka_clients.producer(servers) as plain, kafka_clients.producer(servers, transactional_id=topic) as producer:
+        plain.send(topic, value=b"readable").get(10)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, value=b"undecided").get(10)
+        listed = run("topics", "--json", "-b", servers)
+        producer.abort_transaction()
+    described = {entry["name"]: entry for entry in map(json.loads, listed.stdout.splitlines())}
+    assert described[topic]["end_offsets"] == [1]
+
+
 @pytest.mark.parametrize(("count", "says"), [(0, "0 events"), (1, "1 event"), (2, "2 events")])
 def test_publish_counts_in_english(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], count: int, says: str
