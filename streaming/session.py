@@ -78,9 +78,13 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
     process = {"start_new_session": True, "pass_fds": fds, **output}
     gateway: Any = launch_gateway(conf, popen_kwargs=process)  # type: ignore[no-untyped-call]
     threading.Thread(target=_relay, args=(gateway.proc.stdout,), name="totalorder-spark-log", daemon=True).start()
-    spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
-    if settings.checkpoint_is_local and is_local(settings.master):
-        _forget_hadoop_defaults(spark)
+    try:
+        spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        if settings.checkpoint_is_local and is_local(settings.master):
+            _forget_hadoop_defaults(spark)
+    except BaseException:
+        _end(gateway, gateway.proc)  # else that Java would go on, and hold the lock
+        raise
     return spark
 
 

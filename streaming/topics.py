@@ -10,7 +10,8 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 
 from totalorder import kafka_clients
 from totalorder.config import Settings
-from totalorder.errors import BrokerUnavailable, Error, WireError
+from totalorder.errors import BrokerUnavailable, WireError
+from totalorder.kafka_errors import raise_for_code
 from totalorder.slow import when_long
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
@@ -79,10 +80,9 @@ class Topics:
         wanted = sorted(set(names))
         found: dict[str, dict[str, Any]] = {}
         for topic in self._call(self._admin.describe_topics, wanted) if wanted else []:
-            if topic["error_code"] == 0:
+            if topic["error_code"] != _UNKNOWN_TOPIC:
+                self._call(raise_for_code, topic["error_code"], f"describing topic {topic['name']}")
                 found[topic["name"]] = topic
-            elif topic["error_code"] != _UNKNOWN_TOPIC:
-                raise Error(f"the broker does not describe topic {topic['name']} (error code {topic['error_code']})")
         return found
 
     def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:

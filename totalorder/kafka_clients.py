@@ -18,14 +18,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
     BrokerResponseError,
     KafkaConfigurationError,
-    KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
-    NodeNotReadyError,
 )
 from kafka.net.compat import KafkaNetClient
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
+from totalorder.kafka_errors import outages
 
 Role = Literal["consumer", "producer", "admin"]
 
@@ -211,12 +210,8 @@ def _last_failure() -> Iterator[Callable[[], object]]:
 def kafka_errors(bootstrap_servers: str) -> Iterator[None]:
     """Turn errors of kafka-python inside the block into totalorder's, with the address and what the broker said."""
     try:
-        yield
-    except (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError) as error:
-        raise BrokerUnavailable(
-            f"The Kafka broker at {bootstrap_servers} did not answer in time ({error})",
-            remedy="Check that it runs and can be reached.",
-        ) from error
+        with outages(bootstrap_servers):
+            yield
     except BrokerResponseError as error:
         raise Error(f"The Kafka broker at {bootstrap_servers} refused: {_said_by_broker(error)}") from error
     except KafkaError as error:
