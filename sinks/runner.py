@@ -30,7 +30,7 @@ from totalorder.streaming.checkpoint import CheckpointLock
 from totalorder.streaming.failures import error_from
 from totalorder.streaming.runner import explained
 from totalorder.streaming.service import configure_logging, listen
-from totalorder.streaming.session import stop_session
+from totalorder.streaming.session import prepare, stop_session
 from totalorder.streaming.topics import Topics
 
 READY = "lineage ready"
@@ -98,6 +98,8 @@ class Lineage:
 
     def _start(self) -> None:
         settings = self.settings
+        if self._given_spark is None:
+            prepare(settings.master)
         fd = self._ends.enter_context(_lock(Path(settings.root))).fd if settings.is_local else None
         topics = Topics(settings.of_sequencer())
         self._ends.callback(topics.close)

@@ -28,7 +28,7 @@ from totalorder.streaming.preflight import Facts
 from totalorder.streaming.progress import BatchProgress, ProgressReader
 from totalorder.streaming.query import start_query
 from totalorder.streaming.record import DomainRecord
-from totalorder.streaming.session import start_session, stop_session
+from totalorder.streaming.session import prepare, start_session, stop_session
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
 from totalorder.streaming.topics import Topics, newest_stamped
 from totalorder.streaming.warmup import await_worker, is_first_trigger_over
@@ -138,6 +138,8 @@ class Sequencer:
 
     def _prepare(self) -> None:
         settings = self.settings
+        if self._spark is None:
+            prepare(settings.master)
         if settings.checkpoint_is_local:
             self._lock = CheckpointLock(Path(settings.checkpoint_dir), _FORMER_DRIVER_S)
         else:

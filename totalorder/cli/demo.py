@@ -37,6 +37,7 @@ def run(
     """Exit code 1 if subscribers disagree, an event is missing or repeated, or a process died."""
     from rich.console import Console
 
+    import totalorder.streaming  # noqa: F401 (a pyspark that does not fit is told before a broker is started)
     from totalorder.demo.run import Plan, run_demo
     from totalorder.demo.screen import figures_table
 
