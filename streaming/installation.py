@@ -20,6 +20,7 @@ from typing import Any
 import structlog
 
 from totalorder.errors import EnvironmentProblem
+from totalorder.java import OPTIONS
 
 SPARK_VERSION = "4.2"
 """The Spark that this package is made for; the exact version is pinned where it is installed."""
@@ -28,7 +29,7 @@ LEFT_OUT = (
     *("SPARK_API_MODE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_DIST_CLASSPATH", "SPARK_PREPEND_CLASSES"),
     *("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS", "SPARK_TESTING", "PYSPARK_SUBMIT_ARGS", "PYSPARK_PYTHON"),
     *("PYSPARK_DRIVER_PYTHON", "PYSPARK_DRIVER_PYTHON_OPTS", "PYSPARK_PIN_THREAD"),
-    *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"),
+    *OPTIONS,
 )
 """What the start of a local session leaves out of the environment, of this process and so of its Java."""
 _PROBE_S = 60.0

@@ -1,0 +1,69 @@
+"""How a job ends that could not start, or whose Java is gone: the cause is told, whatever else fails on the way out."""
+
+from pathlib import Path
+
+import pytest
+from py4j.protocol import Py4JError
+from structlog.testing import capture_logs
+
+from totalorder.config import make_settings
+from totalorder.errors import Error
+from totalorder.streaming import runner
+from totalorder.streaming.runner import Sequencer
+
+
+class OfJava(Py4JError):
+    """An error whose message is asked of Java, as py4j's are."""
+
+    java_runs = True
+
+    def __str__(self) -> str:
+        if not self.java_runs:
+            raise ConnectionRefusedError("[Errno 111] Connection refused")
+        return "java.lang.OutOfMemoryError: Java heap space"
+
+
+@pytest.fixture
+def sequencer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sequencer:
+    """A job that cannot start, and whose Java ends with its clean-up."""
+
+    class Failing(Sequencer):
+        def _prepare(self) -> None:
+            raise OfJava
+
+        def _stop_query(self) -> None:
+            OfJava.java_runs = False
+            raise OfJava
+
+    monkeypatch.setattr(OfJava, "java_runs", True)
+    return Failing(make_settings(topics=("a",), checkpoint_dir=str(tmp_path)))
+
+
+def test_a_start_that_fails_is_explained_before_java_is_ended(sequencer: Sequencer) -> None:
+    with capture_logs() as logs, pytest.raises(Error, match="Java's memory was full: java.lang.OutOfMemoryError"):
+        sequencer.start()
+    assert [line["event"] for line in logs] == ["while stopping", "sequencer stopped"]
+    assert sequencer.wait(0) is True
+
+
+def test_a_clean_up_that_fails_hides_neither_a_cause_nor_what_comes_behind_it(sequencer: Sequencer) -> None:
+    ended = []
+    sequencer._unlock = lambda: ended.append("unlocked")  # type: ignore[method-assign]
+    with capture_logs():
+        sequencer._release()
+    assert ended == ["unlocked"]
+
+
+def test_a_query_that_cannot_be_started_is_explained_before_it_is_stopped(
+    sequencer: Sequencer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise OfJava
+
+    monkeypatch.setattr(runner, "start_query", failing)
+    for name in ("_record", "_starts", "_least_batch"):
+        setattr(sequencer, name, None)
+    sequencer._event_topics = lambda: []  # type: ignore[method-assign]
+    sequencer._spark = object()  # type: ignore[assignment]
+    with capture_logs(), pytest.raises(Error, match="Java's memory was full"):
+        sequencer._begin_query()
