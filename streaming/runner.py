@@ -20,12 +20,13 @@ from totalorder.config import Settings
 from totalorder.errors import Error, StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import preflight
+from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock, read_checkpoint
 from totalorder.streaming.failures import error_from, is_passing, text_of
 from totalorder.streaming.gear import Gear
 from totalorder.streaming.patience import BrokerWatch, Patience, borne
 from totalorder.streaming.preflight import Facts
-from totalorder.streaming.progress import BatchProgress, ProgressReader
+from totalorder.streaming.progress import ProgressReader
 from totalorder.streaming.query import start_query
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.session import prepare, start_session, stop_session
@@ -83,6 +84,7 @@ class Sequencer:
         self._ready = False
         self._revivals = Patience(_REVIVALS_S, apart_s=_REVIVALS_S)
         self._broker = BrokerWatch(self._log)
+        self._batches = BatchLog(self._log, verbose=settings.verbose)
 
     def __enter__(self) -> "Sequencer":
         self.start()
@@ -365,7 +367,8 @@ class Sequencer:
             self._revivals.end()
             self._gear.suit(batch.figures["events"] + batch.figures["controls"])
             self._count(batch.figures)
-            self._log_batch(batch)
+            self._batches.add(batch)
+        self._batches.say_if_due()
 
     def _count(self, figures: dict[str, Any]) -> None:
         before = self.processed
@@ -377,26 +380,6 @@ class Sequencer:
             controls=before.controls + figures["controls"],
             unroutable=before.unroutable + figures["unroutable"],
             g=figures["g_last"],
-        )
-
-    def _log_batch(self, batch: BatchProgress) -> None:
-        figures, durations_ms = batch.figures, batch.durations_ms
-        if figures["unroutable_at"]:
-            self._log.warning(
-                "events without a topic left out", count=figures["unroutable"], at=figures["unroutable_at"]
-            )
-        self._log.info(
-            "batch",
-            batch=figures["batch"],
-            events=figures["events"],
-            controls=figures["controls"],
-            unroutable=figures["unroutable"],
-            g=f"{figures['g_first']}..{figures['g_last']}" if figures["g_last"] >= figures["g_first"] else "-",
-            trigger_ms=durations_ms.get("triggerExecution"),
-            plan_ms=durations_ms.get("queryPlanning"),
-            add_batch_ms=durations_ms.get("addBatch"),
-            log_ms=durations_ms.get("walCommit", 0) + durations_ms.get("commitOffsets", 0),
-            rows_per_s=round(batch.rows_per_s),
         )
 
     # --- end ----------------------------------------------------------------------------------------------------------
@@ -414,7 +397,7 @@ class Sequencer:
         self._report()
 
     def _release(self) -> None:
-        for step in (self._stop_query, self._stop_spark, self._close_topics, self._unlock):
+        for step in (self._stop_query, self._batches.say, self._stop_spark, self._close_topics, self._unlock):
             self._attempt(step)
         with contextlib.suppress(OSError):  # the pipe for the log may be gone with spark-submit's Java
             self._log.info("sequencer stopped", batches=self.processed.batches, g=self.processed.g)

@@ -96,6 +96,7 @@ class SubmittedProcess(SequencerProcess):
         *("--master", "local[2]", "--conf", "spark.driver.host=127.0.0.1"),
         *("--driver-java-options", *QUICK_JAVA.values()),
         str(Path(__file__).parents[2] / "streaming" / "job.py"),
+        "--verbose",
     )
 
     def terminate_java(self) -> int:

@@ -40,7 +40,7 @@ def sequencer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sequencer:
 
 
 def test_a_start_that_fails_is_explained_before_java_is_ended(sequencer: Sequencer) -> None:
-    with capture_logs() as logs, pytest.raises(Error, match="Java's memory was full: java.lang.OutOfMemoryError"):
+    with capture_logs() as logs, pytest.raises(Error, match=r"Java's memory was full: .*OutOfMemoryError"):
         sequencer.start()
     assert [line["event"] for line in logs] == ["while stopping", "sequencer stopped"]
     assert sequencer.wait(0) is True
@@ -63,7 +63,7 @@ def test_a_query_that_cannot_be_started_is_explained_before_it_is_stopped(
     monkeypatch.setattr(runner, "start_query", failing)
     for name in ("_record", "_starts", "_least_batch"):
         setattr(sequencer, name, None)
-    sequencer._event_topics = lambda: []  # type: ignore[method-assign]
+    sequencer._event_topics = list  # type: ignore[method-assign]
     sequencer._spark = object()  # type: ignore[assignment]
     with capture_logs(), pytest.raises(Error, match="Java's memory was full"):
         sequencer._begin_query()

@@ -17,7 +17,7 @@ START_BOUND_S = 200.0
 class SequencerProcess:
     """Started when made; killed on exit, if it still runs."""
 
-    command: tuple[str, ...] = (str(Path(sys.executable).with_name("totalorder")), "sequence")
+    command: tuple[str, ...] = (str(Path(sys.executable).with_name("totalorder")), "sequence", "--verbose")
 
     def __init__(self, **settings: object) -> None:
         flags = [text for key, value in settings.items() for text in (f"--{key.replace('_', '-')}", str(value))]

@@ -94,6 +94,12 @@ def run(
     ] = None,
     master: Master = None,
     log_format: LogFormat = None,
+    verbose: Annotated[
+        bool | None,
+        typer.Option(
+            "--verbose/--no-verbose", help="A log line for each batch.  [default: a summary every few seconds]"
+        ),
+    ] = None,
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", help="Of the domain's own topics; -1: the broker's default.")
     ] = None,
