@@ -108,9 +108,10 @@ class Sequencer:
             told = explained(error, "the sequencer") if isinstance(error, Exception) else error
             self._release()
             self._done.set()
-            if told is error:
-                raise
-            raise told from error
+            if not self._stopping.is_set() or not isinstance(told, Error):
+                raise told from (error.__cause__ if told is error else error)
+            self._log.warning("stopped before it was ready", reason=told.what)
+            return
         self._watcher = threading.Thread(target=self._watch, name="totalorder-watch", daemon=True)
         self._watcher.start()
 

@@ -59,6 +59,7 @@ _COLLECTOR = "-XX:+UseParallelGC -XX:NewSize=256m -XX:InitialRAMPercentage=100"
 _LOG4J_FILE = Path(str(files("totalorder") / "data" / "spark-log4j2.properties"))
 _LOG4J = f"-Dlog4j2.configurationFile={_LOG4J_FILE}"
 _LOG4J_OF_SPARK = "org/apache/spark/log4j2-defaults.properties"
+_SET_SPARKS_OWN = "org$apache$spark$internal$Logging$$defaultSparkLog4jConfig_$eq"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -69,12 +70,18 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
     Python alone, which stops it in good order; it ends by itself when this process is gone (its standard input closes).
     It inherits `inherited_fd`, the lock.
     """
-    on_interrupt = signal.getsignal(signal.SIGINT)
+    return _joined(settings) if is_submitted() else _launched(settings, inherited_fd)
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keeps this process's way with Ctrl-C: a context of pyspark's puts its own in the place, which ends a start."""
+    handler = signal.getsignal(signal.SIGINT)
     try:
-        return _joined(settings) if is_submitted() else _launched(settings, inherited_fd)
-    finally:  # pyspark has put a handler of its own in its place, which ends a start without a word
-        if on_interrupt is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, on_interrupt)
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
 
 
 def prepare(master: str) -> None:
@@ -96,9 +103,10 @@ def _joined(settings: Settings) -> SparkSession:
         _stay_within(conf)
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.config(conf=conf).getOrCreate()
-    _quieten(spark)
-    return spark
+    _quieten(conf, gateway.jvm)
+    with _own_interrupt():
+        SparkContext.getOrCreate(conf)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
 def _launched(settings: Settings, inherited_fd: int | None) -> SparkSession:
@@ -108,7 +116,9 @@ def _launched(settings: Settings, inherited_fd: int | None) -> SparkSession:
     conf, said = _conf(settings), deque[str](maxlen=_LAST_LINES)
     gateway = _launch(conf, inherited_fd, said)
     try:
-        spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
+        with _own_interrupt():
+            context = SparkContext(conf=conf, gateway=gateway)
+        spark = SparkSession(context)
         if settings.checkpoint_is_local and is_local(settings.master):
             _forget_hadoop_defaults(spark)
     except BaseException:
@@ -194,14 +204,15 @@ def _add_jars(conf: SparkConf, jvm: Any) -> None:
         conf.set("spark.jars", ",".join(str(path) for path in paths))
 
 
-def _quieten(spark: SparkSession) -> None:
+def _quieten(conf: SparkConf, jvm: Any) -> None:
     """Gives spark-submit's Java the log settings of `totalorder sequence` in the place of Spark's own, which tell of
-    every task. Not before the session is there: its start sets them once more.
+    every step. A session that starts takes those once more where they were in use: Java is told that they were not.
     """
-    jvm: Any = spark.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
     location = str(log4j.LogManager.getContext(False).getConfigLocation())
-    if location.endswith(_LOG4J_OF_SPARK) and not spark.sparkContext.getConf().contains("spark.log.level"):
+    if location.endswith(_LOG4J_OF_SPARK) and not conf.contains("spark.log.level"):
+        logging = getattr(getattr(jvm.org.apache.spark.internal, "Logging$"), "MODULE$")
+        getattr(logging, _SET_SPARKS_OWN)(False)
         log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(_LOG4J_FILE.as_uri()))
 
 

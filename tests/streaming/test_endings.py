@@ -46,6 +46,19 @@ def test_a_start_that_fails_is_explained_before_java_is_ended(sequencer: Sequenc
     assert sequencer.wait(0) is True
 
 
+def test_a_start_that_fails_after_a_stop_was_asked_for_is_a_stop(sequencer: Sequencer) -> None:
+    sequencer.request_stop()
+    with capture_logs() as logs:
+        sequencer.start()
+    assert logs[-1] == {
+        "event": "stopped before it was ready",
+        "log_level": "warning",
+        "domain": sequencer.settings.domain,
+        "reason": "Java's memory was full: java.lang.OutOfMemoryError: Java heap space",
+    }
+    assert sequencer.wait(0) is True
+
+
 def test_a_clean_up_that_fails_hides_neither_a_cause_nor_what_comes_behind_it(sequencer: Sequencer) -> None:
     ended = []
     sequencer._unlock = lambda: ended.append("unlocked")  # type: ignore[method-assign]

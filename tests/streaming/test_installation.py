@@ -147,6 +147,7 @@ def test_a_variable_that_cannot_be_is_named_before_anything_is_made(name: str, t
 
 
 IN_A_SESSION = """
+import signal
 import sys
 from totalorder.sinks.session import start_delta_session
 from totalorder.streaming.service import configure_logging
@@ -155,6 +156,7 @@ from pyspark import SparkContext
 
 configure_logging("json")
 spark = start_delta_session("foreign", {"spark.driver.extraJavaOptions": sys.argv[1]})
+assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not pyspark's
 print(spark.sparkContext.range(4, numSlices=2).map(lambda number: number + 1).sum())
 java = SparkContext._gateway.proc
 java.kill()

@@ -57,6 +57,11 @@ class SequencerProcess:
         assert condition(), "".join(self.lines)
 
     @property
+    def pid(self) -> int:
+        """Of Python; under spark-submit of Java."""
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether Python runs."""
         return self._process.poll() is None

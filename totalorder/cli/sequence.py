@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -110,6 +111,14 @@ def run(
     given = given_flags(locals(), without=("config",))
     if "replication_factor" in given:
         given["topic_settings"] = {"replication_factor": given.pop("replication_factor")}
+    try:
+        _run(config, given)
+    except KeyboardInterrupt:  # while Python still loads what it needs to be told of signals
+        print("totalorder: stopped before the sequencer was ready.", file=sys.stderr, flush=True)
+        raise
+
+
+def _run(config: Path | None, given: dict[str, Any]) -> None:
     from totalorder.config import load_settings
 
     settings = load_settings(config, given)
