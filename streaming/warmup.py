@@ -50,7 +50,7 @@ def await_worker(spark: SparkSession, query: StreamingQuery) -> None:
 
 def _ask_worker(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
-    function = _wrap_function(spark.sparkContext, _nothing, IntegerType())  # type: ignore[no-untyped-call]
+    function = _wrap_function(spark.sparkContext, _nothing, IntegerType())
     runner = jvm.org.apache.spark.api.python.StreamingPythonRunner.apply(function, "", "", _STATE_WORKER)
     try:
         runner.init()

@@ -2,8 +2,9 @@
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,11 @@ from waiting import wait_until
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable
+from totalorder.sinks.runner import Lineage
+from totalorder.sinks.settings import load_lineage_settings
+from totalorder.streaming.preflight import TopicFacts
 from totalorder.streaming.runner import Sequencer
+from totalorder.streaming.topics import Topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 BOUND_S = 150.0
@@ -53,6 +58,34 @@ def test_a_broker_that_freezes_is_borne_and_named(
         assert ends["event"] == "the broker answers again"
         with frozen(broker), pytest.raises(BrokerUnavailable):
             Sequencer(settings, spark=spark).start()
+
+
+def test_lineage_asks_a_broker_again_that_does_not_answer_at_once(
+    broker: LocalBroker,
+    spark: SparkSession,
+    new_topic: Callable[..., str],
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    domain, topic = unique_name("lineage"), new_topic("a")
+    with kafka_clients.producer(broker.bootstrap_servers) as producer:
+        producer.send(topic, value=b"v").get(60)
+    with Sequencer(settings_for(domain, broker.bootstrap_servers, tmp_path / "c", topics=(topic,)), spark=spark) as job:
+        until(job, lambda: job.processed.events == 1)
+    facts, asked = Topics.facts, count()
+
+    def every_other(topics: Topics, names: Iterable[str]) -> dict[str, TopicFacts]:
+        if next(asked) % 2 == 0:
+            raise BrokerUnavailable("the broker elects a leader")
+        return facts(topics, names)
+
+    monkeypatch.setattr(Topics, "facts", every_other)
+    given = {"domain": domain, "bootstrap_servers": broker.bootstrap_servers, "tables": str(tmp_path / "tables")}
+    with Lineage(load_lineage_settings(None, given), until_caught_up=True, spark=spark) as lineage:
+        assert lineage.wait(BOUND_S)
+        assert lineage.written.events == 1
+    assert next(asked) == 6, "at the start, behind Spark's, and where events are read"
 
 
 def until(sequencer: Sequencer, condition: Callable[[], bool]) -> None:

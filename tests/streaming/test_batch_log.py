@@ -42,7 +42,7 @@ def run(*, verbose: bool, unroutable: int = 0) -> list[dict[str, Any]]:
             clock.at_s += 0.2
         log.say()
         log.say()
-    return logs
+    return list(map(dict, logs))
 
 
 def test_a_summary_each_few_seconds_holds_all_that_came() -> None:

@@ -12,7 +12,7 @@ from totalorder.streaming import runner
 from totalorder.streaming.runner import Sequencer
 
 
-class OfJava(Py4JError):
+class OfJava(Py4JError):  # type: ignore[misc]
     """An error whose message is asked of Java, as py4j's are."""
 
     java_runs = True

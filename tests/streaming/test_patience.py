@@ -4,6 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from totalorder.config import make_settings
@@ -37,7 +38,7 @@ def unavailable() -> None:
 
 def test_an_outage_has_a_line_at_its_begin_and_its_end_and_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     with capture_logs() as logs:
-        watch = BrokerWatch(runner.structlog.get_logger())
+        watch = BrokerWatch(structlog.get_logger())
         assert not watch.is_away
         assert [watch.answers(unavailable), watch.answers(unavailable)] == [False, False]
         assert watch.is_away
@@ -46,16 +47,22 @@ def test_an_outage_has_a_line_at_its_begin_and_its_end_and_a_bound(monkeypatch: 
     assert [line["event"] for line in logs] == ["the broker does not answer", "the broker answers again"]
     assert logs[0]["gives_up_after_s"] == patience.OUTAGE_S
     monkeypatch.setattr(patience, "OUTAGE_S", 0.0)
-    watch = BrokerWatch(runner.structlog.get_logger())
+    watch = BrokerWatch(structlog.get_logger())
     watch.answers(unavailable)
     with pytest.raises(BrokerUnavailable):
         watch.answers(unavailable)
 
 
 def test_a_question_is_asked_again_until_its_time_is_over_or_a_stop_is_asked_for() -> None:
-    left = [unavailable, unavailable, lambda: None]
-    borne(lambda: left.pop(0)(), 60, threading.Event())
-    assert not left
+    asked: list[int] = []
+
+    def third() -> str:
+        asked.append(1)
+        if len(asked) < 3:
+            unavailable()
+        return "answer"
+
+    assert borne(third, 60, threading.Event()) == "answer"
     with pytest.raises(BrokerUnavailable):
         borne(unavailable, 0, threading.Event())
     stopping = threading.Event()
