@@ -139,22 +139,17 @@ def _launch(conf: SparkConf, inherited_fd: int | None, said: deque[str]) -> Any:
     if inherited_fd is not None:
         os.set_inheritable(inherited_fd, True)
     output, written = os.pipe()
-    reader = threading.Thread(
-        target=_relay, args=(_remembered(output, said),), name="totalorder-spark-log", daemon=True
-    )
+    lines = _remembered(output, said)
+    reader = threading.Thread(target=_relay, args=(lines,), name="totalorder-spark-log", daemon=True)
     reader.start()
-    process = {"start_new_session": True, "stdout": written, "stderr": subprocess.STDOUT}
-    fds = () if inherited_fd is None else (inherited_fd,)
     try:
-        return launch_gateway(conf, popen_kwargs=process | {"pass_fds": fds})  # type: ignore[no-untyped-call]
+        with os.fdopen(written, "wb") as stdout:
+            process = {"start_new_session": True, "stdout": stdout, "stderr": subprocess.STDOUT}
+            fds = () if inherited_fd is None else (inherited_fd,)
+            return launch_gateway(conf, popen_kwargs=process | {"pass_fds": fds})  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
-        os.close(written)
-        written = -1
         reader.join(_JAVA_END_S)
         raise _not_started(said) from error
-    finally:
-        if written >= 0:
-            os.close(written)
 
 
 def _remembered(output: int, said: deque[str]) -> Iterator[str]:

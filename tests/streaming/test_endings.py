@@ -1,5 +1,6 @@
 """How a job ends that could not start, or whose Java is gone: the cause is told, whatever else fails on the way out."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,16 +68,44 @@ def test_a_clean_up_that_fails_hides_neither_a_cause_nor_what_comes_behind_it(se
     assert ended == ["unlocked"]
 
 
-def test_a_query_that_cannot_be_started_is_explained_before_it_is_stopped(
-    sequencer: Sequencer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: object, **__: object) -> None:
-        raise OfJava
+class NoWorker(Py4JError):  # type: ignore[misc]
+    """As the warming of Spark's workers ends with on a busy machine."""
 
-    monkeypatch.setattr(runner, "start_query", failing)
-    for name in ("_record", "_starts", "_least_batch"):
-        setattr(sequencer, name, None)
-    sequencer._event_topics = list  # type: ignore[method-assign]
-    sequencer._spark = object()  # type: ignore[assignment]
-    with capture_logs(), pytest.raises(Error, match="Java's memory was full"):
-        sequencer._begin_query()
+    def __str__(self) -> str:
+        return "org.apache.spark.SparkException: Python worker failed to connect back."
+
+
+@pytest.fixture
+def begin(sequencer: Sequencer, monkeypatch: pytest.MonkeyPatch) -> Callable[[type[Exception]], None]:
+    """Has the job begin a query, which ends with an error."""
+
+    def run(error: type[Exception]) -> None:
+        monkeypatch.setattr(runner, "start_query", lambda *_, **__: _raise(error))
+        for name in ("_record", "_starts", "_least_batch"):
+            setattr(sequencer, name, None)
+        sequencer._event_topics = list  # type: ignore[assignment]
+        sequencer._spark = object()  # type: ignore[assignment]
+        with capture_logs():
+            sequencer._begin_query()
+
+    return run
+
+
+def _raise(error: type[Exception]) -> None:
+    raise error
+
+
+def test_a_query_that_cannot_be_started_is_explained_before_it_is_stopped(
+    begin: Callable[[type[Exception]], None],
+) -> None:
+    with pytest.raises(Error, match="Java's memory was full"):
+        begin(OfJava)
+
+
+def test_workers_that_are_slow_to_be_warmed_are_waited_for(
+    begin: Callable[[type[Exception]], None], sequencer: Sequencer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_REVIVAL_PAUSE_S", 0)
+    for _ in range(5):
+        begin(NoWorker)
+        assert not sequencer._is_running()

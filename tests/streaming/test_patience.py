@@ -43,8 +43,10 @@ def test_an_outage_has_a_line_at_its_begin_and_its_end_and_a_bound(monkeypatch: 
         assert [watch.answers(unavailable), watch.answers(unavailable)] == [False, False]
         assert watch.is_away
         assert watch.answers(lambda: None)
-    assert not watch.is_away
-    assert [line["event"] for line in logs] == ["the broker does not answer", "the broker answers again"]
+        assert not watch.is_away
+        assert not watch.answers(unavailable)
+    begins, ends = "the broker does not answer", "the broker answers again"
+    assert [line["event"] for line in logs] == [begins, ends, begins]
     assert logs[0]["gives_up_after_s"] == patience.OUTAGE_S
     monkeypatch.setattr(patience, "OUTAGE_S", 0.0)
     watch = BrokerWatch(structlog.get_logger())
