@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,21 +68,30 @@ def prepare(*, local: bool) -> None:
 
     `local`: whether that Java is all of Spark. Raises EnvironmentProblem, which names the variable that cannot be.
     """
-    home = own_spark()
     if local:
-        own = {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        left_out = {name: os.environ.pop(name) for name in LEFT_OUT if name in os.environ}
-        foreign = sorted(name for name, value in left_out.items() if value and value != own.get(name))
-        if foreign:
-            structlog.get_logger().warning("left out of the environment", variables=", ".join(foreign), spark=str(home))
+        leave_out(LEFT_OUT)
     else:
-        for name, fault in _FAULTS.items():
-            value = os.environ.get(name)
-            reason = fault(value) if value else None
-            if reason:
-                raise EnvironmentProblem(f"{name}={value}: {reason}", remedy=f"Correct {name}, or unset it")
-    os.environ.setdefault("SPARK_HOME", str(home))
+        _check_cluster()
+    os.environ.setdefault("SPARK_HOME", str(own_spark()))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def leave_out(names: Iterable[str]) -> None:
+    """Takes variables out of the environment; those that led elsewhere than to our own are named in the log."""
+    home = str(own_spark())
+    own = {"SPARK_HOME": home, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    left_out = {name: os.environ.pop(name) for name in names if name in os.environ}
+    foreign = sorted(name for name, value in left_out.items() if value and value != own.get(name))
+    if foreign:
+        structlog.get_logger().warning("left out of the environment", variables=", ".join(foreign), spark=home)
+
+
+def _check_cluster() -> None:
+    for name, fault in _FAULTS.items():
+        value = os.environ.get(name)
+        reason = fault(value) if value else None
+        if reason:
+            raise EnvironmentProblem(f"{name}={value}: {reason}", remedy=f"Correct {name}, or unset it")
 
 
 def in_effect() -> str:

@@ -99,10 +99,9 @@ def _joined(settings: Settings) -> SparkSession:
     conf = _conf(settings)
     _add_jars(conf, gateway.jvm)
     if is_local(conf.get("spark.master", "local") or ""):
-        os.environ["PYSPARK_PYTHON"] = sys.executable
+        installation.leave_out(("PYSPARK_PYTHON",))
         _stay_within(conf)
-    else:
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _quieten(conf, gateway.jvm)
     with _own_interrupt():
         SparkContext.getOrCreate(conf)

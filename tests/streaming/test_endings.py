@@ -83,7 +83,7 @@ def begin(sequencer: Sequencer, monkeypatch: pytest.MonkeyPatch) -> Callable[[ty
         monkeypatch.setattr(runner, "start_query", lambda *_, **__: _raise(error))
         for name in ("_record", "_starts", "_least_batch"):
             setattr(sequencer, name, None)
-        sequencer._event_topics = list  # type: ignore[assignment]
+        sequencer._event_topics = list  # type: ignore[method-assign]
         sequencer._spark = object()  # type: ignore[assignment]
         with capture_logs():
             sequencer._begin_query()

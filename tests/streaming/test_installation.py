@@ -50,6 +50,15 @@ def test_a_local_session_leaves_them_out_and_says_so_once(clean: pytest.MonkeyPa
     assert (own / "bin" / "spark-submit").is_file()
 
 
+def test_under_spark_submit_workers_are_of_the_drivers_python(clean: pytest.MonkeyPatch) -> None:
+    clean.setenv("SPARK_HOME", "/given/by/spark-submit")
+    clean.setenv("PYSPARK_PYTHON", "/nonexistent/python")
+    with capture_logs() as logs:
+        installation.leave_out(("PYSPARK_PYTHON",))
+    assert [line["variables"] for line in logs] == ["PYSPARK_PYTHON"]
+    assert os.environ["SPARK_HOME"] == "/given/by/spark-submit"
+
+
 def test_what_leads_to_our_own_is_no_news(clean: pytest.MonkeyPatch) -> None:
     clean.setenv("SPARK_HOME", str(installation.own_spark()))
     clean.setenv("PYSPARK_PYTHON", sys.executable)
