@@ -36,6 +36,11 @@ class Patience:
         return 0.0 if self._first_s is None else self._last_s - self._first_s
 
     @property
+    def left_s(self) -> float:
+        """Seconds behind the last failure in which another one is borne."""
+        return self.bound_s - self.lasts_s
+
+    @property
     def tried(self) -> bool:
         """Whether a failure is being borne."""
         return self._first_s is not None
@@ -45,7 +50,7 @@ class Patience:
         if self._first_s is None or now_s - self._last_s > self._apart_s:
             self._first_s = now_s
         self._last_s = now_s
-        return self.lasts_s <= self.bound_s
+        return self.left_s >= 0
 
     def end(self) -> None:
         """All is well again."""
@@ -58,7 +63,7 @@ class BrokerWatch:
     def __init__(self, log: Any) -> None:
         self._log = log
         self._patience = Patience(OUTAGE_S)
-        self._said_s = 0.0
+        self._since_s = self._said_s = 0.0
 
     @property
     def is_away(self) -> bool:
@@ -67,24 +72,30 @@ class BrokerWatch:
 
     def answers(self, ask: Callable[[], object]) -> bool:
         """Asks, and says whether there was an answer; raises BrokerUnavailable when there was none for long."""
+        if not self.is_away:
+            self._since_s = time.monotonic()
         try:
             ask()
         except BrokerUnavailable as error:
-            self._bear(error)
+            self._bear(error, time.monotonic())
             return False
-        if self._patience.tried:
-            self._log.info("the broker answers again", away_s=round(self._patience.lasts_s, 1))
+        if self.is_away:
+            self._log.info("the broker answers again", away_s=round(time.monotonic() - self._since_s, 1))
             self._patience.end()
         return True
 
-    def _bear(self, error: BrokerUnavailable) -> None:
-        now_s, begins = time.monotonic(), not self._patience.tried
+    def _bear(self, error: BrokerUnavailable, now_s: float) -> None:
+        begins = not self.is_away
         if not self._patience.bears(now_s):
             raise error
         if begins or now_s - self._said_s > _SAY_AGAIN_S:
             self._said_s = now_s
-            for_s = round(self._patience.lasts_s, 1)
-            self._log.warning("the broker does not answer", reason=error.what, for_s=for_s, gives_up_after_s=OUTAGE_S)
+            self._log.warning(
+                "the broker does not answer",
+                reason=error.what,
+                away_s=round(now_s - self._since_s, 1),
+                gives_up_in_s=round(self._patience.left_s),
+            )
 
 
 def borne(ask: Callable[[], T], bound_s: float, stopping: threading.Event) -> T:
@@ -101,6 +112,6 @@ def borne(ask: Callable[[], T], bound_s: float, stopping: threading.Event) -> T:
                 raise
             if not said:
                 structlog.get_logger().warning(
-                    "the broker does not answer", reason=error.what, asked_again_for_s=round(left_s, 1)
+                    "the broker does not answer", reason=error.what, gives_up_in_s=round(left_s)
                 )
             said = True

@@ -309,8 +309,8 @@ class Sequencer:
     def _revive_or_raise(self, error: Error, text: str) -> None:
         """Returns, after a pause, when the query may be started again; `text` is what Spark said."""
         if is_passing(text) and self._revivals.bears(time.monotonic()):
-            for_s = round(self._revivals.lasts_s, 1)
-            self._log.warning("starting the query again", reason=error.what, for_s=for_s, gives_up_after_s=_REVIVALS_S)
+            left_s = round(self._revivals.left_s)
+            self._log.warning("starting the query again", reason=error.what, gives_up_in_s=left_s)
             self._stopping.wait(_REVIVAL_PAUSE_S)
             return
         if type(error) is Error:

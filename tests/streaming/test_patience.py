@@ -19,7 +19,7 @@ NO_WORKER = "org.apache.spark.SparkException: Python worker failed to connect ba
 def test_it_is_over_by_time_and_begins_anew_after_a_success() -> None:
     patience = Patience(10)
     assert [patience.bears(at) for at in (100, 101, 110, 110.5)] == [True, True, True, False]
-    assert patience.lasts_s == 10.5
+    assert (patience.lasts_s, patience.left_s) == (10.5, -0.5)
     patience.end()
     assert not patience.tried
     assert patience.bears(111)
@@ -47,7 +47,7 @@ def test_an_outage_has_a_line_at_its_begin_and_its_end_and_a_bound(monkeypatch: 
         assert not watch.answers(unavailable)
     begins, ends = "the broker does not answer", "the broker answers again"
     assert [line["event"] for line in logs] == [begins, ends, begins]
-    assert logs[0]["gives_up_after_s"] == patience.OUTAGE_S
+    assert logs[0]["gives_up_in_s"] == patience.OUTAGE_S
     monkeypatch.setattr(patience, "OUTAGE_S", 0.0)
     watch = BrokerWatch(structlog.get_logger())
     watch.answers(unavailable)
