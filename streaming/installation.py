@@ -105,7 +105,8 @@ def own_spark() -> Path:
     """Where the Spark is that belongs to this Python's pyspark. Raises EnvironmentProblem where it has none."""
     spec = find_spec("pyspark")
     module = Path(spec.origin).parent if spec is not None and spec.origin is not None else Path()
-    for home in (module, module.parent.parent):  # installed by pip, or the python/ of a distribution
+    # Installed by pip, the python/ of a distribution, or the archive in either that spark-submit puts on the path.
+    for home in (module, *list(module.parents)[1:4]):
         if (home / "bin" / "spark-submit").is_file() and (home / "jars").is_dir():
             return home
     raise EnvironmentProblem(f"the pyspark in {module} comes without Spark", remedy="pip install pyspark==4.2.0")
