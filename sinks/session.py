@@ -1,13 +1,15 @@
 """Spark sessions that can read and write Delta tables."""
 
+import contextlib
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import structlog
 from pyspark.sql import SparkSession
 
 from totalorder.config import make_settings
-from totalorder.streaming.session import start_session
+from totalorder.streaming.session import start_session, stop_session
 
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -19,6 +21,8 @@ def delta_conf() -> dict[str, str]:
         "spark.sql.extensions": _DELTA,
         "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
         "spark.sql.session.timeZone": "UTC",
+        # The default of 96 bits is read in nanoseconds elsewhere, which have no years but 1677 to 2262.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # A snapshot of a table's log is small here; the default of 50 tasks for it takes a second each time.
         "spark.databricks.delta.snapshotPartitions": "2",
     }
@@ -46,3 +50,18 @@ def start_delta_session(
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_interrupt)  # pyspark has put a handler of its own in its place
     return session
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stops a session; what it has against that is logged, and hides nothing that was raised before."""
+    with quietly("stop Spark"):
+        stop_session(spark)
+
+
+@contextlib.contextmanager
+def quietly(step: str) -> Iterator[None]:
+    """A step of the end: an error in it is logged, and not raised in the place of one that was there before."""
+    try:
+        yield
+    except Exception as error:
+        structlog.get_logger().warning("while stopping", step=step, error=str(error)[:200])

@@ -20,7 +20,6 @@ from totalorder.errors import SettingsError
 from totalorder.sinks import session
 from totalorder.sinks.audit import SQL_CONF, Auditor, Result, audits, parse_audit
 from totalorder.sinks.schema import TABLES
-from totalorder.streaming import session as java
 
 pytestmark = pytest.mark.spark
 
@@ -407,7 +406,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def delta(written: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The tables, and commands that use the tests' session."""
     monkeypatch.setattr(session, "start_delta_session", lambda *_args, **_more: spark)
-    monkeypatch.setattr(java, "stop_session", lambda _spark: None)
+    monkeypatch.setattr(session, "end_session", lambda _spark: None)
     return written
 
 

