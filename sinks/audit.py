@@ -45,6 +45,7 @@ from pyspark.sql.udtf import UserDefinedTableFunction
 from totalorder.errors import SettingsError
 from totalorder.sinks.audit_circles import FindCircle
 from totalorder.sinks.schema import TABLES
+from totalorder.sinks.session import INTERPRETED
 from totalorder.sinks.small import read_small
 from totalorder.streaming.runner import explained
 
@@ -52,8 +53,6 @@ Verdict = Literal["holds", "violated", "empty", "information"]
 """What an audit comes to; "empty": there was nothing to judge."""
 
 # The tables are read whole: looking for files to skip would only cost.
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""For few rows: to compile a query takes longer than to run it as it is."""
 SQL_CONF = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.stats.skipping": "false"}
 
 _ADVICE = "--tables is the root that `totalorder lineage` writes to, with a folder for each table"
@@ -283,7 +282,7 @@ class Auditor:
         self._large = [name for name in names if not self._open(root, name)]
         for name in self._large if len(names) > 1 else ():
             spark.table(name).cache()  # so that all that is asked sees the same rows
-        for key, value in ({} if self._large else _INTERPRETED).items():
+        for key, value in ({} if self._large else INTERPRETED).items():
             spark.conf.set(key, value)
         self._prepare(words)
 

@@ -21,7 +21,7 @@ from totalorder.errors import Error, SettingsError, StateError
 from totalorder.sinks import source, tables
 from totalorder.sinks.decode import LogRecord
 from totalorder.sinks.events import EventLog
-from totalorder.sinks.session import end_session, quietly, start_delta_session
+from totalorder.sinks.session import QUICK, end_session, quietly, start_delta_session
 from totalorder.sinks.settings import LineageSettings
 from totalorder.sinks.source import Backlog
 from totalorder.sinks.tables import LineageTables, Stopped
@@ -107,7 +107,7 @@ class Lineage:
         own = settings.of_sequencer().own_topics
         facts = topics.facts((own.stamps, own.grants, own.receipts))
         source.check_present(settings.domain, facts)
-        spark = self._given_spark or self._session(fd)
+        spark = self._given_spark or self._session(fd, facts)
         with contextlib.suppress(Stopped):
             self._open(spark, topics)
             self._begin_query(spark, topics, facts)
@@ -133,8 +133,10 @@ class Lineage:
         self._query = query.start()
         self._log.info(READY, tables=settings.root, begins=begin, left=self._backlog.total)
 
-    def _session(self, inherited_fd: int | None) -> SparkSession:
-        spark = _session(self.settings, inherited_fd)
+    def _session(self, inherited_fd: int | None, facts: Mapping[str, TopicFacts]) -> SparkSession:
+        records = sum(topic.latest[part] - first for topic in facts.values() for part, first in topic.earliest.items())
+        is_soon_over = self._until_caught_up and records <= self.settings.batch_records
+        spark = _session(self.settings, QUICK if is_soon_over else {}, inherited_fd)
         self._ends.callback(end_session, spark)
         return spark
 
@@ -231,11 +233,11 @@ class Lineage:
         write[topic](records, written)
 
 
-def _session(settings: LineageSettings, inherited_fd: int | None = None) -> SparkSession:
+def _session(settings: LineageSettings, conf: Mapping[str, str] = {}, inherited_fd: int | None = None) -> SparkSession:
     structlog.get_logger().info("starting spark", master=settings.master)
     return start_delta_session(
         f"totalorder lineage {settings.domain}",
-        SPARK | settings.spark,
+        SPARK | dict(conf) | settings.spark,
         root=settings.root,
         master=settings.master,
         inherited_fd=inherited_fd,

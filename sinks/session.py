@@ -9,8 +9,13 @@ import structlog
 from pyspark.sql import SparkSession
 
 from totalorder.config import make_settings
+from totalorder.java import SHORT_RUN
 from totalorder.streaming.session import start_session, stop_session
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""For few rows: to compile a query takes longer than to run it as it is."""
+QUICK = {"spark.driver.extraJavaOptions": SHORT_RUN} | INTERPRETED
+"""What a session begins with that is soon over: half the processor time of one that compiles."""
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
