@@ -42,12 +42,11 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.udtf import UserDefinedTableFunction
 
-from totalorder.errors import SettingsError
+from totalorder.errors import Error, SettingsError
 from totalorder.sinks.audit_circles import FindCircle
 from totalorder.sinks.schema import TABLES
-from totalorder.sinks.session import INTERPRETED
+from totalorder.sinks.session import INTERPRETED, told
 from totalorder.sinks.small import read_small
-from totalorder.streaming.runner import explained
 
 Verdict = Literal["holds", "violated", "empty", "information"]
 """What an audit comes to; "empty": there was nothing to judge."""
@@ -441,7 +440,14 @@ def _told(where: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, OSError) as error:
-        raise explained(error, where) from error
+        raise told(error, where) from error
     except PySparkException as error:
+        raise _refused(error, where) from None
+
+
+def _refused(error: PySparkException, where: str) -> Error:
+    try:
         lines = str(error.getMessage() if error.getCondition() else error).strip().splitlines()
-        raise SettingsError(f"{where}: {lines[0] if lines else type(error).__name__}") from None
+    except (Py4JError, OSError) as gone:
+        return told(gone, where)
+    return SettingsError(f"{where}: {lines[0] if lines else type(error).__name__}")

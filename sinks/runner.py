@@ -21,7 +21,7 @@ from totalorder.errors import Error, SettingsError, StateError
 from totalorder.sinks import source, tables
 from totalorder.sinks.decode import LogRecord
 from totalorder.sinks.events import EventLog
-from totalorder.sinks.session import QUICK, end_session, quietly, start_delta_session
+from totalorder.sinks.session import QUICK, end_session, quietly, start_delta_session, told
 from totalorder.sinks.settings import LineageSettings
 from totalorder.sinks.source import Backlog
 from totalorder.sinks.tables import LineageTables, Stopped
@@ -30,7 +30,6 @@ from totalorder.slow import when_long
 from totalorder.streaming.checkpoint import CheckpointLock
 from totalorder.streaming.failures import error_from
 from totalorder.streaming.preflight import TopicFacts
-from totalorder.streaming.runner import explained
 from totalorder.streaming.service import configure_logging, listen
 from totalorder.streaming.topics import Topics
 
@@ -93,7 +92,7 @@ class Lineage:
             self._start()
         except BaseException as error:
             # Told before it lets go: Java may be gone by then, and its absence would be told in the cause's place.
-            cause = explained(error, "the lineage job") if isinstance(error, Exception) else error
+            cause = told(error, "the lineage job") if isinstance(error, Exception) else error
             self.stop()
             if cause is error:
                 raise
@@ -157,7 +156,7 @@ class Lineage:
         try:
             return self._query is not None and self._query.isActive
         except (Py4JError, OSError) as error:  # Java is gone, and with it what the query could say
-            raise self._failure or explained(error, "the lineage job") from error
+            raise self._failure or told(error, "the lineage job") from error
 
     def request_stop(self) -> None:
         """Asks for a stop without waiting for it; for signal handlers."""
@@ -193,10 +192,11 @@ class Lineage:
             raise self._failure
         try:
             failure = self._query.exception() if self._query is not None else None
+            text = str(failure) if failure is not None else ""
         except (Py4JError, OSError) as error:
-            raise explained(error, "the lineage job") from error
-        if failure is not None:
-            raise error_from(str(failure))
+            raise told(error, "the lineage job") from error
+        if text:
+            raise error_from(text)
 
     # --- a micro-batch, in a thread of Spark's callbacks --------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Lineage:
             try:
                 self._write_records(batch, number)
             except Exception as error:
-                self._failure = explained(error, "the lineage job")
+                self._failure = told(error, "the lineage job")
                 raise
 
     def _write_records(self, batch: DataFrame, number: int) -> None:
@@ -282,6 +282,6 @@ def run_compaction(settings: LineageSettings) -> None:
         for name, before, after in tables.compact(spark, settings.root, settings.retention_days):
             structlog.get_logger().info("compacted", table=name, files=after, files_before=before)
     except (PySparkException, Py4JError, OSError) as error:
-        raise explained(error, "the lineage job") from error
+        raise told(error, "the lineage job") from error
     finally:
         end_session(spark)
