@@ -276,23 +276,31 @@ class Auditor:
         """Opens the tables and views that `sql` names, by default all; large tables are not read yet."""
         self._spark = spark
         self._counts: dict[str, int] = {}
+        root = root if "://" in root else os.path.abspath(root)  # "a:b/events" would be no path to Hadoop
         words = _with_views(set().union(*map(words_of, sql))) if sql is not None else _all_words()
         names = [name for name in _IN_ORDER if name in words]
-        self._large = [name for name in names if not self._open(root, name)]
-        for name in self._large if len(names) > 1 else ():
-            spark.table(name).cache()  # so that all that is asked sees the same rows
-        for key, value in ({} if self._large else INTERPRETED).items():
-            spark.conf.set(key, value)
+        self._kept: Sequence[str] = ()
+        if not self._read(root, names):
+            self._counts.clear()
+            for name in names:
+                _open(spark, root, name).createOrReplaceTempView(name)
+            if len(names) > 1:  # then all that is asked sees the same rows
+                self._kept = names
+                for name in names:
+                    spark.table(name).cache()
         self._prepare(words)
 
-    def _open(self, root: str, name: str) -> bool:
-        """Makes the table a view; whether it was small enough to be read at once."""
-        rows = read_small(root, name)
-        frame = _open(self._spark, root, name) if rows is None else self._spark.createDataFrame(rows)
-        frame.createOrReplaceTempView(name)
-        if rows is not None:
+    def _read(self, root: str, names: Sequence[str]) -> bool:
+        """Takes the tables as they are, if all are small: of several, none may be older than one before it."""
+        for name in names:
+            rows = read_small(root, name)
+            if rows is None:
+                return False
+            self._spark.createDataFrame(rows).createOrReplaceTempView(name)
             self._counts[name] = len(rows)
-        return rows is not None
+        for key, value in INTERPRETED.items():
+            self._spark.conf.set(key, value)
+        return True
 
     def check(self, questions: Mapping[str, str], values: Mapping[str, str] = {}) -> None:
         """Raises SettingsError where a question (SQL by what it is called) cannot be asked; reads no rows."""
@@ -301,10 +309,10 @@ class Auditor:
                 self._spark.sql(_bound(sql, values))
 
     def count(self, said: Said) -> None:
-        """Reads the large tables and counts their rows; `said` is told of each while it lasts."""
-        for at, name in enumerate(self._large, 1):
-            with said(f"Table {name} is being read, {at} of {len(self._large)} …"), _told(f"the table {name}"):
-                self._count(name)
+        """Reads the tables that have not been read yet; `said` is told of each while it lasts."""
+        for at, name in enumerate(self._kept, 1):
+            with said(f"Table {name} is being read, {at} of {len(self._kept)} …"), _told(f"the table {name}"):
+                self._counts[name] = self._spark.table(name).count()
 
     @classmethod
     def of_views(cls, spark: SparkSession) -> "Auditor":

@@ -26,7 +26,7 @@ from totalorder.sinks.settings import LineageSettings
 from totalorder.sinks.source import Backlog
 from totalorder.sinks.tables import LineageTables, Stopped
 from totalorder.sinks.writer import LineageWriter, Written
-from totalorder.slow import when_long
+from totalorder.slow import while_long
 from totalorder.streaming.checkpoint import CheckpointLock
 from totalorder.streaming.failures import error_from
 from totalorder.streaming.preflight import TopicFacts
@@ -214,11 +214,11 @@ class Lineage:
         begun = time.monotonic()
         backlog, written, records = self._backlog, Written(), 0
         assert backlog is not None
-        for topic, found in source.records(batch.sparkSession, self.settings, batch):
-            with when_long(lambda: self._log.info("writing", number=number, left=backlog.left, **vars(written))):
+        with while_long(lambda: self._log.info("writing", number=number, left=backlog.left, **vars(written))):
+            for topic, found in source.records(batch.sparkSession, self.settings, batch):
                 self._write_topic(topic, found, written)
-            backlog.advance({topic: found})
-            records += len(found)
+                backlog.advance({topic: found})
+                records += len(found)
         self.written.add(written)
         took_ms = round((time.monotonic() - begun) * 1000)
         self._log.info("batch", number=number, records=records, left=backlog.left, **vars(written), took_ms=took_ms)

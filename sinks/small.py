@@ -16,7 +16,7 @@ _PARQUET = ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 def read_small(root: str, name: str) -> pa.Table | None:
     """All rows of a table; None where it is large, behind a URI, or what only Spark can read or refuse."""
-    if "://" in root:
+    if "://" in root or "%" in root:  # of "a%20b" the rows would be taken from "a b"
         return None
     try:
         table = DeltaTable(f"{root.rstrip('/')}/{name}")

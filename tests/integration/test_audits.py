@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import shutil
 from collections.abc import Callable
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -510,6 +511,24 @@ def test_large_tables_are_asked_as_small_ones_are_and_columns_before_rows(
         patched.setattr(Auditor, "count", lambda *_: pytest.fail("rows were read"))
         assert run("sql", "--tables", delta, "SELECT nonsense FROM events JOIN batches USING (batch)") == 2
         assert "nonsense" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a b", "a`b", "a#b?c*", "a\nb", "a\\b", "s3:x", "'\""])
+def test_a_root_of_any_name_is_read_as_it_is_or_left_to_spark(written: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "a b").mkdir()
+    shutil.copytree(written / "batches", tmp_path / name / "batches")
+    rows = small.read_small(str(tmp_path / name), "batches")
+    assert (rows is None) == (name in ("a%20b", "a\nb", "a\\b"))
+
+
+def test_a_relative_root_with_a_colon_is_no_uri(
+    delta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(delta, tmp_path / "a:b")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(small, "SMALL_BYTES", -1)
+    assert run("sql", "--tables", "a:b", "SELECT count(*) AS n FROM events", "--json") == 0
+    assert json.loads(capfd.readouterr().out) == {"n": 49}
 
 
 def test_times_of_96_bits_are_read_as_they_are(spark: SparkSession, written: Path, tmp_path: Path) -> None:

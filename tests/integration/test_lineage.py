@@ -153,16 +153,16 @@ def test_the_tables_hold_what_the_log_says(make_world: MakeWorld, spark: SparkSe
 class Collected:
     """The bytes of each table that Spark has handed to Python."""
 
-    def __init__(self, patched: pytest.MonkeyPatch) -> None:
+    def __init__(self, patched: pytest.MonkeyPatch, frames: type[DataFrame]) -> None:
         self.bytes: list[int] = []
-        collect = DataFrame.toArrow
+        collect = frames.toArrow
 
         def spied(frame: DataFrame) -> pa.Table:
             found = collect(frame)
             self.bytes.append(found.nbytes)
             return found
 
-        patched.setattr(DataFrame, "toArrow", spied)
+        patched.setattr(frames, "toArrow", spied)
 
 
 def test_values_and_records_of_any_size_come_in_parts(
@@ -176,7 +176,7 @@ def test_values_and_records_of_any_size_come_in_parts(
     kafka.world.report(kafka.world.deliver("r", "ab"))
     kafka.push()
     monkeypatch.setattr(pieces, "AT_ONCE_BYTES", 20_000)
-    collected = Collected(monkeypatch)
+    collected = Collected(monkeypatch, type(spark.range(1)))
     assert kafka.run(spark, payload=True).written.events == len(values)
     assert max(collected.bytes) < 3 * 20_000
     assert_complete(kafka)
@@ -305,9 +305,9 @@ def test_times_beyond_python_s_and_a_root_of_two_lines(spark: SparkSession, tmp_
     (file,) = Path(root, "events").glob("*.parquet")
     (column,) = (one for one in pq.ParquetFile(file).schema if one.name == "event_time")
     assert (column.physical_type, column.logical_type.type) == ("INT64", "TIMESTAMP")
-    read = OutsideTable(f"{root}/events").to_pyarrow_table().column("event_time").cast(pa.int64())
+    read = pq.read_table(file).column("event_time").cast(pa.int64())
     assert sorted(read.to_pylist()) == far.cast(pa.int64()).to_pylist()
-    columns, found = Auditor(spark, root).query("SELECT max(event_time), min(event_time) FROM events")
+    columns, found = Auditor(spark.newSession(), root).query("SELECT max(event_time), min(event_time) FROM events")
     assert (len(columns), found) == (2, [("+58884-10-23 08:00:00.000007", "+58884-10-23 08:00:00")])
 
 
