@@ -513,6 +513,21 @@ def test_large_tables_are_asked_as_small_ones_are_and_columns_before_rows(
         assert "nonsense" in capfd.readouterr().err
 
 
+def test_small_files_may_hold_more_than_is_read_at_once(
+    written: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = (
+        spark.read.format("delta")
+        .load(str(written / "events"))
+        .withColumn("payload", F.expr("binary(repeat('x', 90000))"))
+    )
+    large.write.format("delta").save(str(tmp_path / "events"))
+    assert sum(path.stat().st_size for path in (tmp_path / "events").glob("*.parquet")) < small.SMALL_BYTES
+    monkeypatch.setattr(small.pieces, "AT_ONCE_BYTES", 1_000_000)
+    assert small.read_small(str(tmp_path), "events") is None
+    assert small.read_small(str(written), "events") is not None
+
+
 @pytest.mark.parametrize("name", ["a%20b", "a b", "a`b", "a#b?c*", "a\nb", "a\\b", "s3:x", "'\""])
 def test_a_root_of_any_name_is_read_as_it_is_or_left_to_spark(written: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "a b").mkdir()
