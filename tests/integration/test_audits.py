@@ -22,7 +22,7 @@ from rich.console import Console
 from totalorder.cli import app
 from totalorder.cli.audit import show_rows
 from totalorder.errors import SettingsError
-from totalorder.sinks import audit, session, small
+from totalorder.sinks import audit, pieces, session, small
 from totalorder.sinks.audit import SQL_CONF, Auditor, Result, audits, parse_audit
 from totalorder.sinks.schema import TABLES
 
@@ -523,7 +523,7 @@ def test_small_files_may_hold_more_than_is_read_at_once(
     )
     large.write.format("delta").save(str(tmp_path / "events"))
     assert sum(path.stat().st_size for path in (tmp_path / "events").glob("*.parquet")) < small.SMALL_BYTES
-    monkeypatch.setattr(small.pieces, "AT_ONCE_BYTES", 1_000_000)
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", 1_000_000)
     assert small.read_small(str(tmp_path), "events") is None
     assert small.read_small(str(written), "events") is not None
 
