@@ -2,29 +2,39 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
+import kafka.errors
 from kafka import TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
-    KafkaConnectionError,
+    KafkaError,
     KafkaTimeoutError,
-    NodeNotReadyError,
+    LogTruncationError,
     OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+    UnsupportedCodecError,
 )
 
 from totalorder import kafka_clients
-from totalorder.errors import BrokerUnavailable, Error, EventsLost
+from totalorder.errors import Error, EventsLost
+from totalorder.kafka_connections import failure_of
+from totalorder.subscriber import kafka_losses
+from totalorder.subscriber.kafka_reader import Reader
+from totalorder.subscriber.outage import Outage
 from totalorder.subscriber.transport import Partition, Record
 
 T = TypeVar("T")
 _MAX_REQUEST_BYTES = 16 << 20
 """What the positions topic takes: a position holds every topic of its set and of changes that lie ahead."""
 _RETRY_S = 0.2
-_PROBE_AFTER_S = 5.0
-"""An absent broker looks like an idle one: after this long without a record the broker is asked something."""
-_PROBE_TIMEOUT_S = 2.0
+_ANSWER_S = 3.0
+"""A broker that takes longer to answer a question counts as one that does not."""
+_BLOCK_S = 0.2
+"""kafka-python's producer waits so long for a topic that it does not know yet; then it is called again."""
 _PROMPT_S = 0.1
 """How long the broker holds a fetch of what is prompt when there is nothing. kafka-python 3.0.12 leaves partitions out
 of a fetch whose records came just before it is sent: they are not asked for until it is answered."""
@@ -32,75 +42,13 @@ _SLICE_S = 0.05
 """How often events are fetched that come one by one: a fetch for each would keep client and broker busy, and they wait
 for their stamps, which take longer and are fetched at once."""
 _MANY_BYTES = 1 << 16
-_PLACES_SHOWN = 5
-_CONNECTION_ERRORS = (KafkaConnectionError, KafkaTimeoutError, NodeNotReadyError)
-
-
-class _Reader:
-    """A consumer and the partitions that it reads."""
-
-    def __init__(self, consumer: Any) -> None:
-        self.consumer = consumer
-        self.next: dict[TopicPartition, int] = {}
-        """Of every partition that is read: the offset behind the last record that was returned."""
-        self._tell_from: dict[TopicPartition, int] = {}
-        """Where the consumer has yet to be told, or told again, to read from."""
-        self._paused: set[TopicPartition] = set()
-        """Not assigned for the time being. The consumer's own pause() is of no use: kafka-python 3.0.12 parks what it
-        has fetched of a paused partition, and after resume() may neither return it nor fetch again, for ever."""
-        self._changed = False
-
-    def read(self, at: TopicPartition, offset: int) -> None:
-        self._tell_from[at] = self.next[at] = offset
-        self._paused.discard(at)
-        self._changed = True
-
-    def stop(self, at: TopicPartition) -> None:
-        self._paused.discard(at)
-        if at in self.next:
-            del self.next[at]
-            self._tell_from.pop(at, None)
-            self._changed = True
-
-    def pause(self, at: TopicPartition) -> None:
-        if at not in self._paused:
-            self._tell_from[at] = self.next[at]
-            self._paused.add(at)
-            self._changed = True
-
-    def resume(self, at: TopicPartition) -> None:
-        if at in self._paused:
-            self._paused.discard(at)
-            self._changed = True
-
-    def told_from(self, at: TopicPartition) -> int | None:
-        """The offset to begin at where the consumer does not know of it yet."""
-        return self._tell_from.get(at)
-
-    def poll(self, timeout_s: float) -> Mapping[TopicPartition, list[Any]]:
-        self._tell()
-        if not self.next and timeout_s == 0:
-            return {}
-        found: Mapping[TopicPartition, list[Any]] = self.consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)))
-        for at, records in found.items():
-            self.next[at] = records[-1].offset + 1
-        return found
-
-    def _tell(self) -> None:
-        """Hands what changed since the last poll to the consumer, in one go: each assignment walks all partitions."""
-        if not self._changed:
-            return
-        active = [at for at in self.next if at not in self._paused]
-        self.consumer.assign(active)
-        for at in active:
-            offset = self._tell_from.pop(at, None)
-            if offset is not None:
-                self.consumer.seek(at, offset)
-        self._changed = False
+_UNREADABLE = (CorruptRecordError, UnsupportedCodecError)
+_UNKNOWN_TOPIC = UnknownTopicOrPartitionError.errno
 
 
 class KafkaPythonTransport:
-    """See Transport. No broker for `outage_timeout_s` is borne, then BrokerUnavailable.
+    """See Transport. No broker for `outage_timeout_s` is borne, then BrokerUnavailable; at the start, one that does not
+    answer within `connect_timeout_s`. A call takes some seconds longer than it is told to when no broker answers.
 
     Records of `prompt` topics are returned as soon as they come, those of others within about 50 ms.
     """
@@ -111,61 +59,96 @@ class KafkaPythonTransport:
         kafka: Mapping[str, str] | None = None,
         *,
         prompt: Collection[str] = (),
+        connect_timeout_s: float = kafka_clients.CONNECT_TIMEOUT_S,
         outage_timeout_s: float = 60.0,
         max_poll_records: int = 1_000,
     ) -> None:
-        self._servers, self._outage_timeout_s, self._prompt = bootstrap_servers, outage_timeout_s, prompt
-        self._closed = False
+        self._servers, self._prompt = bootstrap_servers, prompt
+        self._outage = Outage(bootstrap_servers, outage_timeout_s)
         settings = dict(kafka or {})
         prompt_at_once = {"fetch.max.wait.ms": str(round(_PROMPT_S * 1000))} | settings
         leisurely = {"fetch.min.bytes": str(_MANY_BYTES), "fetch.max.wait.ms": str(round(_SLICE_S * 1000))} | settings
-        self._readers: list[_Reader] = []
-        try:
-            for given in (prompt_at_once, leisurely):
-                consumer = kafka_clients.consumer(
-                    bootstrap_servers, given, auto_offset_reset="none", max_poll_records=max_poll_records
-                )
-                self._readers.append(_Reader(consumer))
-            self._producer = kafka_clients.producer(
-                bootstrap_servers,
+        self._others_asked = -math.inf
+        """When those that are not prompt were asked last."""
+        with ExitStack() as made:
+
+            def client(make: Callable[..., Any], given: Mapping[str, str], **arguments: object) -> Any:
+                one = make(bootstrap_servers, given, connect_timeout_s=connect_timeout_s, **arguments)
+                made.callback(one.close)
+                return one
+
+            consuming: dict[str, object] = {"auto_offset_reset": "none", "max_poll_records": max_poll_records}
+            self._first = Reader(client(kafka_clients.consumer, prompt_at_once, **consuming))
+            self._others = Reader(client(kafka_clients.consumer, leisurely, **consuming))
+            self._readers = (self._first, self._others)
+            self._admin = client(kafka_clients.admin, settings, request_timeout_ms=round(_ANSWER_S * 1000))
+            self._producer = client(
+                kafka_clients.producer,
                 settings,
                 delivery_timeout_ms=round(outage_timeout_s * 1000),
                 request_timeout_ms=min(30_000, max(1, round(outage_timeout_s * 500))),
-                max_block_ms=round(outage_timeout_s * 1000),
+                max_block_ms=round(_BLOCK_S * 1000),
                 max_request_size=_MAX_REQUEST_BYTES,
             )
-        except BaseException:
-            for reader in self._readers:
-                reader.consumer.close()
-            raise
-        self._first, self._others = self._readers
-        self._others_asked = -math.inf
-        """When those that are not prompt were asked last."""
-        self._consumer = self._first.consumer
-        """For questions."""
-        self._asked = time.monotonic()
-        """When a record or an answer came last, or the broker was asked in vain."""
-        self._silent_since: float | None = None
-        """The first time that it was asked in vain; an application that does not poll for long is no outage."""
+            made.pop_all()
+        self._closed = False
 
-    def _reader(self, topic: str) -> _Reader:
+    def _reader(self, topic: str) -> Reader:
         return self._first if topic in self._prompt else self._others
+
+    # --- questions ----------------------------------------------------------------------------------------------------
 
     def partitions(self, topic: str) -> int:
         """See Transport."""
-        return self._bearing(lambda: len(self._consumer.partitions_for_topic(topic) or ()))
+        described = self._bearing(lambda: self._described([topic]))
+        return len(described[topic]["partitions"]) if topic in described else 0
 
-    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """See Transport."""
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        found = self._bearing(lambda: self._consumer.beginning_offsets(wanted))
-        return {Partition(*at): offset for at, offset in found.items()}
+        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.EARLIEST))
 
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Collection[Partition], *, once: bool = False) -> dict[Partition, int]:
         """See Transport."""
-        wanted = [TopicPartition(*partition) for partition in partitions]
-        found = self._bearing(lambda: self._consumer.end_offsets(wanted))
-        return {Partition(*at): offset for at, offset in found.items()}
+        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.LATEST), once=once)
+
+    def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        """Of committed records. A consumer would do it, but that of kafka-python 3.0.12 fails for new topics."""
+        wanted = {TopicPartition(*partition): spec for partition in partitions}
+        found = self._admin.list_partition_offsets(wanted, "read_committed") if wanted else {}
+        return {Partition(*at): place.offset for at, place in found.items()}
+
+    def _described(self, topics: Collection[str]) -> dict[str, Any]:
+        """Those of the topics that exist, as kafka-python describes them."""
+        found = self._admin.describe_topics(sorted(topics)) if topics else []
+        for topic in found:
+            if topic["error_code"] not in (0, _UNKNOWN_TOPIC):
+                raise kafka.errors.for_code(topic["error_code"])(topic["name"])
+        return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
+
+    def _bearing(self, ask: Callable[[], T], *, once: bool = False) -> T:
+        """Asks the broker, again and again while it cannot be reached."""
+        while True:
+            asked = time.monotonic()
+            try:
+                answer = ask()
+            except KafkaError as error:
+                self._bear(error, asked)
+                if once:
+                    raise kafka_clients.explained(self._servers, error) from error
+                time.sleep(_RETRY_S)
+            else:
+                self._outage.heard()
+                return answer
+
+    def _bear(self, error: KafkaError, asked: float) -> None:
+        """Raises what is no outage, or one that lasts too long."""
+        if not kafka_clients.is_outage(error):
+            raise kafka_clients.explained(self._servers, error) from error
+        clients = (self._admin, self._first.consumer)
+        failures = (failure for client in clients if (failure := failure_of(client)) is not None)
+        self._outage.missed(asked, next(failures, None if isinstance(error, KafkaTimeoutError) else error))
+
+    # --- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, partition: Partition, offset: int) -> None:
         """See Transport."""
@@ -185,9 +168,10 @@ class KafkaPythonTransport:
 
     def position(self, partition: Partition) -> int:
         """See Transport."""
-        reader, at = self._reader(partition.topic), TopicPartition(*partition)
-        told = reader.told_from(at)
-        return told if told is not None else int(self._bearing(lambda: reader.consumer.position(at)))
+        try:
+            return self._reader(partition.topic).position(TopicPartition(*partition))
+        except KafkaError as error:
+            raise self._explained(error) from error
 
     def poll(self, timeout_s: float) -> list[Record]:
         """See Transport."""
@@ -196,9 +180,11 @@ class KafkaPythonTransport:
         while not found and (left_s := deadline - time.monotonic()) > 0:
             found = self._poll(left_s)
         if found:
-            self._asked, self._silent_since = time.monotonic(), None
-        elif time.monotonic() - self._asked > _PROBE_AFTER_S:
-            self._probe()
+            self._outage.heard()
+        else:
+            self._outage.raise_if_over()
+            if self._outage.wants_question:
+                self._probe()
         records = [
             Record(
                 record.topic,
@@ -225,78 +211,71 @@ class KafkaPythonTransport:
         if prompt and now - self._others_asked < _SLICE_S:
             return prompt
         self._others_asked = now
-        found = [*prompt, *self._take(self._others, 0)]
+        try:
+            found = [*prompt, *self._take(self._others, 0)]
+        except EventsLost:
+            if prompt:
+                return prompt  # they are taken and must not be lost too; the other ones will be missed again
+            raise
         return found or self._take(self._first if self._first.next else self._others, min(timeout_s, _SLICE_S))
 
-    def _take(self, reader: _Reader, timeout_s: float) -> list[list[Any]]:
-        with kafka_clients.kafka_errors(self._servers):
-            try:
-                return list(reader.poll(timeout_s).values())
-            except OffsetOutOfRangeError as error:
-                raise self._out_of_range(error) from error
-            except CorruptRecordError as error:
-                raise self._unreadable(error) from error
-            except _CONNECTION_ERRORS:
+    def _take(self, reader: Reader, timeout_s: float) -> list[list[Any]]:
+        try:
+            return list(reader.poll(timeout_s).values())
+        except KafkaError as error:
+            if kafka_clients.is_outage(error):
                 return []  # `_probe` measures how long
+            if isinstance(error, LogTruncationError) and not error.divergent_offsets.keys() & reader.next.keys():
+                return []  # of what is read no longer
+            raise self._explained(error) from error
 
     def _probe(self) -> None:
-        """Asks the broker for its topics when nothing came for a while."""
+        """Asks the broker for the topics and ends of what is read, when nothing came for a while."""
+        asked = time.monotonic()
         try:
-            gone = self._gone({at.topic for at in self._places()})
-        except _CONNECTION_ERRORS as error:
-            self._asked = time.monotonic()
-            self._silent_since = self._silent_since or self._asked
-            silent_s = self._asked - self._silent_since
-            if silent_s > self._outage_timeout_s:
-                raise BrokerUnavailable(
-                    f"no Kafka broker at {self._servers} has answered for {silent_s:.0f} s",
-                    remedy="Check that it runs; a new subscriber goes on after what was acknowledged",
-                ) from error
-            return
-        self._asked, self._silent_since = time.monotonic(), None
-        if gone:
-            raise EventsLost(
-                f"Kafka topics that are still read were deleted: {', '.join(gone)}",
-                remedy='Go on without them by start="new" (--new)',
-            )
+            self._check_topics()
+            # Whoever knows the topics may not be the one that is to give the records.
+            self._offsets([Partition(*at) for reader in self._readers for at in reader.next], OffsetSpec.LATEST)
+        except KafkaError as error:
+            self._bear(error, asked)
+        else:
+            self._outage.heard()
 
-    def _gone(self, topics: Set[str]) -> list[str]:
-        """Those that the broker has no longer; kafka-python's connection errors when it does not answer."""
-        self._consumer.end_offsets(self._places()[:1], timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
-        return sorted(topics - self._consumer.topics())
+    def _check_topics(self) -> None:
+        """Raises EventsLost when a topic that is read is gone, or is another one under the same name."""
+        for reader in self._readers:
+            topics = {at.topic for at in reader.next}
+            ids = {name: str(topic["topic_id"]) for name, topic in self._described(topics).items()}
+            others = {name for name, found in ids.items() if reader.ids.setdefault(name, found) != found}
+            if others or topics - ids.keys():
+                raise kafka_losses.gone(reader.next, topics - ids.keys(), others)
 
-    def _out_of_range(self, error: OffsetOutOfRangeError) -> EventsLost:
-        wanted: Mapping[TopicPartition, int] = error.args[0] if error.args else {}
-        places = ", ".join(f"{at.topic}[{at.partition}]@{offset}" for at, offset in wanted.items())
-        return EventsLost(
-            f"{places or 'a partition'} is not in Kafka: retention removed it, or the topic was recreated",
-            remedy='Raise the retention of the topic; go on without what is lost by start="new" (--new)',
-        )
+    # --- what is lost -------------------------------------------------------------------------------------------------
 
-    def _places(self) -> list[TopicPartition]:
-        return [at for reader in self._readers for at in reader.next]
+    def _explained(self, error: KafkaError) -> Error:
+        """An error of a consumer that is no outage, as totalorder's."""
+        if isinstance(error, LogTruncationError):
+            read = self._reader(next(iter(error.divergent_offsets)).topic).next
+            return self._lost({at: read[at] for at in error.divergent_offsets if at in read})
+        if isinstance(error, OffsetOutOfRangeError):
+            return self._lost(error.args[0] if error.args else {})
+        if isinstance(error, _UNREADABLE):
+            positions = {at: offset for reader in self._readers for at, offset in reader.next.items()}
+            return kafka_losses.unreadable(positions, error)
+        return kafka_clients.explained(self._servers, error)
 
-    def _unreadable(self, error: CorruptRecordError) -> EventsLost:
-        behind = {at: offset for reader in self._readers for at, offset in reader.next.items()}
-        shown = [f"{at.topic}[{at.partition}]@{offset}" for at, offset in sorted(behind.items())[:_PLACES_SHOWN]]
-        more = f" or of {len(behind) - len(shown)} more partitions" if len(behind) > len(shown) else ""
-        return EventsLost(
-            f"a record at or behind {', '.join(shown)}{more} cannot be read: {error}",
-            remedy="Header names must be UTF-8 and records whole. Mend their producer; go on without what is lost by "
-            'start="new" (--new)',
-        )
+    def _lost(self, wanted: Mapping[TopicPartition, int]) -> Error:
+        """What became of offsets that Kafka does not have; of all that is read, where retention removed them."""
+        self._bearing(self._check_topics)
+        positions = {at: reader.position(at) for reader in self._readers for at in reader.next} | dict(wanted)
+        begins = self.beginning_offsets([Partition(*at) for at in positions])
+        removed = kafka_losses.removed(positions, {TopicPartition(*at): offset for at, offset in begins.items()})
+        if removed is not None:
+            return removed
+        ends = self.end_offsets([Partition(*at) for at in wanted])
+        return kafka_losses.cut_short(wanted, {TopicPartition(*at): offset for at, offset in ends.items()})
 
-    def _bearing(self, ask: Callable[[], T]) -> T:
-        """Asks the broker, again and again while it cannot be reached."""
-        deadline = time.monotonic() + self._outage_timeout_s
-        with kafka_clients.kafka_errors(self._servers):
-            while True:
-                try:
-                    return ask()
-                except _CONNECTION_ERRORS:
-                    if time.monotonic() >= deadline:
-                        raise
-                    time.sleep(_RETRY_S)
+    # --- writing ------------------------------------------------------------------------------------------------------
 
     def send(
         self,
@@ -308,28 +287,61 @@ class KafkaPythonTransport:
         timeout_s: float | None = None,
     ) -> int:
         """See Transport."""
-        with kafka_clients.kafka_errors(self._servers):
+        asked = time.monotonic()
+        deadline = asked + (max(_ANSWER_S, self._outage.left_s) if timeout_s is None else timeout_s)
+        try:
+            offset = self._sent(partition, key, value, list(headers), deadline)
+        except KafkaError as error:
+            if timeout_s is None:
+                self._refuse_deleted(partition.topic, error)
+            self._bear(error, asked)
+            raise kafka_clients.explained(self._servers, error) from error
+        self._outage.heard()
+        return offset
+
+    def _sent(
+        self,
+        partition: Partition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes]],
+        deadline: float,
+    ) -> int:
+        while True:
             try:
                 future = self._producer.send(
-                    partition.topic, value=value, key=key, headers=list(headers), partition=partition.number
+                    partition.topic, value=value, key=key, headers=headers, partition=partition.number
                 )
-                return int(future.get(timeout=self._outage_timeout_s if timeout_s is None else timeout_s).offset)
-            except KafkaTimeoutError as error:
-                # To a producer a topic that is gone is one that the broker does not know yet.
-                if timeout_s is None and self._gone({partition.topic}):
-                    raise Error(
-                        f"the Kafka topic {partition.topic} was deleted, and this subscriber must write there",
-                        remedy="`totalorder sequence` stops for the same reason, and says what can be done",
-                    ) from error
-                raise
+            except KafkaTimeoutError:  # the topic is not known yet
+                if time.monotonic() >= deadline:
+                    raise
+            except ValueError as error:
+                raise Error(
+                    f"the Kafka topic {partition.topic} has no partition {partition.number} to write to",
+                    remedy="It was created again with fewer: `totalorder sequence` says what can be done",
+                ) from error
+            else:
+                return int(future.get(timeout=max(0.0, deadline - time.monotonic())).offset)
+
+    def _refuse_deleted(self, topic: str, error: KafkaError) -> None:
+        """To a producer a topic that is gone is one that the broker does not know yet."""
+        try:
+            there = topic in self._described([topic])
+        except KafkaError:
+            return  # then the first error is the one to tell
+        if not there:
+            raise Error(
+                f"the Kafka topic {topic} was deleted, and this subscriber must write there",
+                remedy="`totalorder sequence` stops for the same reason, and says what can be done",
+            ) from error
 
     def close(self) -> None:
         """See Transport."""
         if self._closed:
             return
         self._closed = True
-        try:
-            self._producer.close(timeout=_PROBE_TIMEOUT_S)
-        finally:
+        with ExitStack() as ends:
             for reader in self._readers:
-                reader.consumer.close(autocommit=False, timeout_ms=round(_PROBE_TIMEOUT_S * 1000))
+                ends.callback(reader.consumer.close, autocommit=False, timeout_ms=round(_ANSWER_S * 1000))
+            ends.callback(self._admin.close)
+            ends.callback(kafka_clients.close_producer, self._producer, _ANSWER_S)

@@ -177,6 +177,13 @@ class Settings(BaseSettings):
         for key in plain:
             if reason := _REFUSED_KAFKA.get(key):
                 raise ValueError(f"{key} cannot be set: {reason}")
+        if plain:
+            from totalorder.kafka_settings import check_values  # here: without such settings nothing needs Kafka yet
+
+            try:
+                check_values(plain)
+            except SettingsError as error:
+                raise ValueError(error) from None
         return plain
 
     @model_validator(mode="after")

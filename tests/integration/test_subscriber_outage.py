@@ -1,7 +1,11 @@
 """A broker that goes away under a subscriber: borne for a while, then named."""
 
+import os
+import re
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from sim_kafka_sequencer import ThreadSequencer
@@ -15,32 +19,88 @@ from totalorder.subscriber import Event, Subscriber
 pytestmark = pytest.mark.broker
 
 
-def test_bears_a_restart_of_the_broker_and_names_one_that_stays_away() -> None:
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalBroker]:
+    """A broker that may be stopped, with the topic orders."""
     with LocalBroker() as broker:
-        servers = broker.bootstrap_servers
-        with kafka_clients.admin(servers) as admin:
+        with kafka_clients.admin(broker.bootstrap_servers) as admin:
             admin.create_topics({"orders": {"num_partitions": 2}})
             admin.wait_for_topics(["orders"])
-        with ThreadSequencer(servers, "d", ["orders"]):
-            subscriber = Subscriber(
-                ["orders"], id="s", domain="d", bootstrap_servers=servers, outage_timeout_s=10, save_interval_s=1
-            )
-            with kafka_clients.producer(servers) as producer:
-                producer.send("orders", value=b"1").get(10)
-                event = subscriber.poll(30)
-                assert event is not None
-                broker.kill()
+        yield broker
+
+
+def test_bears_a_restart_of_the_broker_and_names_one_that_stays_away(own: LocalBroker) -> None:
+    servers = own.bootstrap_servers
+    with ThreadSequencer(servers, "d", ["orders"]):
+        subscriber = Subscriber(
+            ["orders"], id="s", domain="d", bootstrap_servers=servers, outage_timeout_s=10, save_interval_s=1
+        )
+        with kafka_clients.producer(servers) as producer:
+            producer.send("orders", value=b"1").get(10)
+            event = subscriber.poll(30)
+            assert event is not None
+            own.kill()
+            subscriber.ack(event)
+            assert subscriber.poll(1) is None
+            own.start()
+            producer.send("orders", value=b"2").get(30)
+        assert _until(lambda: subscriber.poll(1), 40).value == b"2"
+    own.kill()
+    started = time.monotonic()
+    with pytest.raises(BrokerUnavailable, match="Kafka broker"):
+        _until(lambda: subscriber.poll(1), 90)
+    assert time.monotonic() - started < 60
+    subscriber.close()
+
+
+def test_a_frozen_broker_is_borne_and_ends_the_subscriber_at_the_time_set(own: LocalBroker) -> None:
+    if not own.running:
+        own.start()
+    servers, bearable_s = own.bootstrap_servers, 12.0
+    with ThreadSequencer(servers, "frozen", ["orders"]):
+        subscriber = Subscriber(
+            ["orders"],
+            id="s",
+            domain="frozen",
+            bootstrap_servers=servers,
+            outage_timeout_s=bearable_s,
+            save_interval_s=1,
+        )
+        with kafka_clients.producer(servers) as producer:
+            producer.send("orders", value=b"1").get(10)
+            event = _until(lambda: subscriber.poll(1), 30)
+            with _frozen(own):
                 subscriber.ack(event)
-                assert subscriber.poll(1) is None
-                broker.start()
-                producer.send("orders", value=b"2").get(30)
-            assert _until(lambda: subscriber.poll(1), 40).value == b"2"
-        broker.kill()
-        started = time.monotonic()
-        with pytest.raises(BrokerUnavailable, match="Kafka broker"):
-            _until(lambda: subscriber.poll(1), 90)
-        assert time.monotonic() - started < 60
+                assert subscriber.poll(3) is None
+            producer.send("orders", value=b"2").get(30)
+        subscriber.ack(_until(lambda: subscriber.poll(1), 30))
+    with _frozen(own):
+        begun = time.monotonic()
+        with pytest.raises(BrokerUnavailable) as told:
+            _until(lambda: _in_time(subscriber, bearable_s), 3 * bearable_s)
+        took_s = time.monotonic() - begun
         subscriber.close()
+    said_s = float(re.search(r"has answered for (\d+) s", str(told.value))[1])  # type: ignore[index]
+    assert bearable_s - 1 < said_s <= took_s + 1 < 2 * bearable_s
+
+
+def _in_time(subscriber: Subscriber, bound_s: float) -> Event | None:
+    """A poll of a second, which comes back though nobody answers."""
+    asked = time.monotonic()
+    event = subscriber.poll(1)
+    assert time.monotonic() - asked < bound_s
+    return event
+
+
+@contextmanager
+def _frozen(broker: LocalBroker) -> Iterator[None]:
+    """A broker that keeps its connections and answers nothing."""
+    assert broker.pid is not None
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
 
 
 def test_names_a_deleted_topic_that_it_must_write_to(

@@ -35,6 +35,7 @@ def test_flags_beat_the_environment_and_that_beats_the_file(tmp_path: Path, monk
         ('tables = "x"\ninterval_s = "soon"', "interval_s in .*: must be a number"),
         ('tables = "x"\ndomain = "no good"', "domain 'no good' is not a usable name"),
         ('tables = "x"\n[kafka]\n"group.id" = "mine"', "group.id cannot be set"),
+        ('tables = "x"\n[kafka]\n"security.protocol" = "SSLL"', "kafka.security.protocol='SSLL' is not known here"),
         ("tables = x", "is not TOML"),
     ],
 )

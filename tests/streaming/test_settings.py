@@ -47,6 +47,10 @@ def test_topics_from_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
         ({**GIVEN, "kafka": {"group.id": "g"}}, "group.id cannot be set"),
         ({**GIVEN, "kafka": {"kafka.group.id": "g"}}, "group.id cannot be set"),
         ({**GIVEN, "kafka": {"acks": 0}}, "acks cannot be set"),
+        (
+            {**GIVEN, "kafka": {"kafka.security.protocol": "SASL-SSL"}},
+            "Use one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
         ({**GIVEN, "topic_pattern": "x"}, "either topics or topic_pattern"),
         ({"checkpoint_dir": "x"}, "topics (or else topic_pattern) is missing"),
         ({"topics": ("a",)}, "the setting checkpoint_dir is missing. "),

@@ -9,7 +9,7 @@ import pytest
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, SettingsError
-from totalorder.kafka_clients import Role, client_settings, server_list
+from totalorder.kafka_settings import Role, check_settings, client_settings, server_list
 
 PLAIN_JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="us\\"er" password="p;w=1";'
 
@@ -84,11 +84,67 @@ def test_pem_stores(tmp_path: Path, role: Role) -> None:
         ({"ssl.endpoint.identification.algorithm": "dns"}, "unknown"),
         ({"sasl.jaas.config": "com.example.OtherLoginModule required;"}, "jaas.config is not understood"),
         ({"sasl.jaas.config": 'x.PlainLoginModule required username="u";'}, "jaas.config is not understood"),
+        (
+            {"security.protocol": "SASL-SSL"},
+            r"kafka\.security\.protocol='SASL-SSL'.*PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",
+        ),
+        ({"security.protocol": "SSLL"}, "security.protocol='SSLL' is not known here"),
+        ({"security.protocol": ""}, "security.protocol='' is not known here"),
+        ({"sasl.mechanism": "plain"}, "sasl.mechanism='plain'.*Use one of PLAIN, SCRAM-SHA-256"),
+        ({"sasl.mechanisms": "SCRAM-SHA-1"}, "sasl.mechanisms='SCRAM-SHA-1'"),
+        ({"compression.type": "zip"}, "compression.type='zip'.*none, gzip, snappy, lz4, zstd"),
+        ({"compression.codec": "ZSTD"}, "compression.codec='ZSTD'"),
+        ({"client.dns.lookup": "all"}, "client.dns.lookup='all'.*use_all_dns_ips"),
+        ({"ssl.truststore.type": "JKS", "ssl.truststore.location": "ca.pem"}, "truststore.type='JKS' is not PEM"),
+        ({"ssl.keystore.type": "PEN"}, "keystore.type='PEN' is not PEM"),
     ],
 )
-def test_refused_settings(settings: dict[str, str], message: str) -> None:
+@pytest.mark.parametrize("role", ["consumer", "producer", "admin"])
+def test_refused_settings(role: Role, settings: dict[str, str], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        client_settings(settings, "consumer")
+        client_settings(settings, role)
+
+
+LOGIN = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": PLAIN_JAAS}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            LOGIN | {"security.protocol": "PLAINTEXT"},
+            r"kafka\.sasl\.mechanism is given, and .*PLAINTEXT logs nobody in",
+        ),
+        ({"sasl.jaas.config": PLAIN_JAAS}, r"kafka\.sasl\.jaas\.config is given, and .*PLAINTEXT logs nobody in"),
+        ({"security.protocol": "SSL", "sasl.username": "u"}, r"sasl\.username is given, and .*=SSL logs nobody in"),
+        ({"ssl.ca.location": __file__}, r"ssl\.ca\.location is given, and .*PLAINTEXT encrypts nothing"),
+        (LOGIN | {"security.protocol": "SASL_PLAINTEXT", "ssl.certificate.location": __file__}, "encrypts nothing"),
+        ({"security.protocol": "SASL_SSL"}, r"there is no kafka\.sasl\.mechanism"),
+        ({"security.protocol": "sasl_ssl", "sasl.mechanism": "PLAIN", "sasl.username": "u"}, "needs a user and a pass"),
+    ],
+)
+@pytest.mark.parametrize("make", [kafka_clients.consumer, kafka_clients.producer, kafka_clients.admin])
+def test_settings_that_cannot_be_meant_together(make: Any, settings: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        make("127.0.0.1:1", settings, connect_timeout_s=0.1)
+
+
+def test_settings_that_belong_together() -> None:
+    check_settings({})
+    check_settings(LOGIN)
+    check_settings({"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "GSSAPI"})
+    check_settings({"kafka.security.protocol": "ssl", "ssl.ca.location": __file__})
+
+
+@pytest.mark.parametrize("given", [["localhost:9092"], None, 9092])
+def test_addresses_are_one_text(given: Any) -> None:
+    with pytest.raises(SettingsError, match=r"bootstrap_servers is .*and no text\. Write all of them in one text"):
+        server_list(given)
+
+
+def test_settings_are_a_table() -> None:
+    with pytest.raises(SettingsError, match=r"kafka is .*and no table"):
+        kafka_clients.consumer("127.0.0.1:1", ["security.protocol=SSL"])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("servers", ["", "localhost", "localhost:", ":9092", "localhost:x", "a:1,b", "localhost:70000"])

@@ -17,7 +17,8 @@ _EARLIEST, _LATEST = -2, -1  # Kafka's timestamps for the two ends of a log
 
 @dataclass(frozen=True, kw_only=True)
 class Topic:
-    """A Kafka topic: offsets by partition; `end_offsets` are those of the next records."""
+    """A Kafka topic: offsets by partition; `end_offsets` are where its readable records end: an open transaction's, and
+    all behind it, are not readable yet."""
 
     name: str
     partitions: int
@@ -53,8 +54,10 @@ def run(
         topics = _describe(admin, internal=everything)
     if as_json:
         for topic in topics:
-            print(json.dumps(asdict(topic)))
+            print(json.dumps(asdict(topic) | {"created": topic.name in wanted}))
     else:
+        for name, partitions in wanted.items():
+            print(f"Created {name} with {partitions} partition{'' if partitions == 1 else 's'}.")
         _show(topics, bootstrap_servers)
 
 
@@ -86,7 +89,7 @@ def _describe(admin: "KafkaAdminClient", *, internal: bool) -> list[Topic]:
         return []
     places = [TopicPartition(name, number) for name, numbers in partitions.items() for number in numbers]
     starts = admin.list_partition_offsets(dict.fromkeys(places, _EARLIEST))
-    ends = admin.list_partition_offsets(dict.fromkeys(places, _LATEST))
+    ends = admin.list_partition_offsets(dict.fromkeys(places, _LATEST), "read_committed")
     resources = [ConfigResource(ConfigResourceType.TOPIC, name, ["cleanup.policy"]) for name in partitions]
     configs = admin.describe_configs(resources, config_filter="all")["topic"]
     return [

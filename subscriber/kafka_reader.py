@@ -1,0 +1,74 @@
+"""A consumer of kafka-python, and what it reads: told to it in one go, before it is polled."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kafka import TopicPartition
+
+
+class Reader:
+    """A consumer and the partitions that it reads."""
+
+    def __init__(self, consumer: Any) -> None:
+        self.consumer = consumer
+        self.next: dict[TopicPartition, int] = {}
+        """Of every partition that is read: the offset behind the last record that was returned."""
+        self._tell_from: dict[TopicPartition, int] = {}
+        """Where the consumer has yet to be told, or told again, to read from."""
+        self._paused: set[TopicPartition] = set()
+        """Not assigned for the time being. The consumer's own pause() is of no use: kafka-python 3.0.12 parks what it
+        has fetched of a paused partition, and after resume() may neither return it nor fetch again, for ever."""
+        self._changed = False
+        self.ids: dict[str, str] = {}
+        """Kafka's ids of the topics that were read: one that is created again under its name has another."""
+
+    def read(self, at: TopicPartition, offset: int) -> None:
+        self._tell_from[at] = self.next[at] = offset
+        self._paused.discard(at)
+        self._changed = True
+
+    def stop(self, at: TopicPartition) -> None:
+        self._paused.discard(at)
+        if at in self.next:
+            del self.next[at]
+            self._tell_from.pop(at, None)
+            self._changed = True
+
+    def pause(self, at: TopicPartition) -> None:
+        if at not in self._paused:
+            self._tell_from[at] = self.next[at]
+            self._paused.add(at)
+            self._changed = True
+
+    def resume(self, at: TopicPartition) -> None:
+        if at in self._paused:
+            self._paused.discard(at)
+            self._changed = True
+
+    def poll(self, timeout_s: float) -> Mapping[TopicPartition, list[Any]]:
+        self._tell()
+        if not self.next and timeout_s == 0:
+            return {}
+        found: Mapping[TopicPartition, list[Any]] = self.consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)))
+        for at, records in found.items():
+            self.next[at] = records[-1].offset + 1
+            if at.topic not in self.ids and (found_id := self.consumer._cluster.topic_id(at.topic)) is not None:
+                self.ids[at.topic] = str(found_id)
+        return found
+
+    def position(self, at: TopicPartition) -> int:
+        """The offset to be read next, gaps at the end included; asks nobody."""
+        told = self._tell_from.get(at)
+        return told if told is not None else int(self.consumer.position(at, timeout_ms=0))
+
+    def _tell(self) -> None:
+        """Hands what changed since the last poll to the consumer, in one go: each assignment walks all partitions."""
+        if not self._changed:
+            return
+        active = [at for at in self.next if at not in self._paused]
+        self.consumer.assign(active)
+        for at in active:
+            offset = self._tell_from.pop(at, None)
+            if offset is not None:
+                self.consumer.seek(at, offset)
+        self._changed = False

@@ -1,0 +1,51 @@
+"""How long no broker has answered."""
+
+import time
+
+from totalorder.errors import BrokerUnavailable
+
+_ASK_AFTER_S = 5.0
+
+
+class Outage:
+    """Counts from the first question that was asked in vain: an application that does not poll for long is no outage.
+
+    An absent broker looks like an idle one, so somebody has to ask now and then.
+    """
+
+    def __init__(self, servers: str, bearable_s: float) -> None:
+        self._servers, self._bearable_s = servers, bearable_s
+        self._ask_after_s = min(_ASK_AFTER_S, bearable_s / 4)
+        self._since: float | None = None
+        self._reason: Exception | None = None
+        self._told_at = time.monotonic()
+        """When something was heard, or asked in vain, for the last time."""
+
+    @property
+    def wants_question(self) -> bool:
+        """Whether nothing was heard for so long that the broker should be asked something."""
+        return time.monotonic() - self._told_at > self._ask_after_s
+
+    @property
+    def left_s(self) -> float:
+        """How much longer silence is borne; less than 0 when that is over."""
+        return self._bearable_s - (0.0 if self._since is None else time.monotonic() - self._since)
+
+    def heard(self) -> None:
+        """The broker answered."""
+        self._told_at, self._since = time.monotonic(), None
+
+    def missed(self, asked_at: float, reason: Exception | None) -> None:
+        """What was asked then was not answered. Raises BrokerUnavailable when that was borne for long enough."""
+        self._told_at, self._reason = time.monotonic(), reason
+        self._since = asked_at if self._since is None else self._since
+        self.raise_if_over()
+
+    def raise_if_over(self) -> None:
+        """Raises BrokerUnavailable when silence was borne for long enough, and somebody has asked just now."""
+        if self._since is not None and self.left_s <= 0 and not self.wants_question:
+            reason = f" ({self._reason})" if self._reason is not None else ""
+            raise BrokerUnavailable(
+                f"no Kafka broker at {self._servers} has answered for {time.monotonic() - self._since:.0f} s{reason}",
+                remedy="Check that it runs; a new subscriber goes on after what was acknowledged",
+            )

@@ -1,0 +1,55 @@
+"""A local broker that also listens with a login, with TLS, and with both, beside its plain port."""
+
+import subprocess
+from pathlib import Path
+
+from totalorder.broker import HOST, LocalBroker, is_port_free
+from totalorder.java import find_java
+
+USER, PASSWORD = "alice", "it's; 1=\\ one"
+# Java reads the broker's line as a client's: single quotes, an escaped one, and a backslash.
+_JAAS = (
+    "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice='it\\'s; 1=\\\\ one';"  # as PASSWORD
+)
+_STORE_PASSWORD = "changeit"
+
+
+class SecureBroker(LocalBroker):
+    """`login`, `tls` and `both` are addresses as `bootstrap_servers` is; `certificate` is what signs the last two."""
+
+    login = tls = both = ""
+
+    @property
+    def certificate(self) -> Path:
+        """A PEM file for `ssl.truststore.location`."""
+        return self.data_dir / "broker.pem"
+
+    def _write_settings(self) -> None:
+        self._make_certificate()
+        more = [port for port in range(self.port + 1, self.port + 50) if is_port_free(port)][:3]
+        self.login, self.tls, self.both = (f"{HOST}:{port}" for port in more)
+        listeners = f"LOGIN://{self.login},TLS://{self.tls},BOTH://{self.both}"
+        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT"}
+        protocols |= {"LOGIN": "SASL_PLAINTEXT", "TLS": "SSL", "BOTH": "SASL_SSL"}
+        self._settings |= {
+            "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.login.plain.sasl.jaas.config": _JAAS,
+            "listener.name.both.plain.sasl.jaas.config": _JAAS,
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.location": str(self.data_dir / "broker.p12"),
+            "ssl.keystore.password": _STORE_PASSWORD,
+        }
+        super()._write_settings()
+        path = self.data_dir / "server.properties"
+        lines = path.read_text(encoding="utf-8").splitlines()
+        added = [f"{line},{listeners}" if line.partition("=")[0].endswith("listeners") else line for line in lines]
+        path.write_text("\n".join(added), encoding="utf-8")
+
+    def _make_certificate(self) -> None:
+        tool = [str(find_java().executable.with_name("keytool")), "-keystore", str(self.data_dir / "broker.p12")]
+        tool += ["-storepass", _STORE_PASSWORD, "-alias", "broker"]
+        names = ["-dname", "CN=localhost", "-ext", f"san=ip:{HOST}", "-keyalg", "EC", "-validity", "30"]
+        exported = ["-rfc", "-file", str(self.certificate)]
+        for words in (["-genkeypair", *names], ["-exportcert", *exported]):
+            subprocess.run([*tool, *words], check=True, capture_output=True, timeout=60)
