@@ -311,6 +311,28 @@ def test_times_beyond_python_s_and_a_root_of_two_lines(spark: SparkSession, tmp_
     assert (len(columns), found) == (2, [("+58884-10-23 08:00:00.000007", "+58884-10-23 08:00:00")])
 
 
+def test_what_a_start_reads_comes_in_parts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, tables = MemoryTables(), LineageTables(spark, str(tmp_path), "d")
+    run_once(busy_world(), memory)
+    tables.open()
+    tables.append("subscriptions", memory.rows("subscriptions"))
+    tables.merge_groups(memory.intervals)
+    (changes,), (groups,) = list(tables.changes()), list(tables.groups())
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", 250)
+    parts = list(tables.changes())
+    assert len(parts) > 1
+    assert [row["g"] for part in parts for row in part.sort_by("g").to_pylist()] == sorted(
+        changes.column("g").to_pylist()
+    )
+    parts = list(tables.groups())
+    assert len(parts) > 1
+    assert sorted(map(str, pa.concat_tables(parts).to_pylist())) == sorted(map(str, groups.to_pylist()))
+    known = tables.known("subscriptions", memory.rows("subscriptions").slice(1, 2))
+    assert sorted(known.column("g").to_pylist()) == memory.rows("subscriptions").column("g").to_pylist()[1:3]
+
+
 def test_a_stop_is_obeyed_between_two_tables(spark: SparkSession, tmp_path: Path) -> None:
     asked = iter([False, False, True])
     tables = LineageTables(spark, str(tmp_path), "d", is_stopping=lambda: next(asked))
