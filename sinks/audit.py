@@ -9,8 +9,8 @@ where others are read beside it. A file with `-- view: NAME` is a view that othe
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -19,13 +19,34 @@ from pathlib import Path
 from typing import Any, Literal
 
 from delta.tables import DeltaTable
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    DateType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+    YearMonthIntervalType,
+)
 from pyspark.sql.udtf import UserDefinedTableFunction
 
-from totalorder.errors import SettingsError
+from totalorder.errors import Error, SettingsError
 from totalorder.sinks.audit_circles import FindCircle
 from totalorder.sinks.schema import TABLES
+from totalorder.sinks.session import INTERPRETED, told
+from totalorder.sinks.small import read_small
 
 Verdict = Literal["holds", "violated", "empty", "information"]
 """What an audit comes to; "empty": there was nothing to judge."""
@@ -39,6 +60,24 @@ _WORDS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|--[^\n]*|(?<![:\w]):
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _ASKING = ("SELECT", "WITH", "FROM", "VALUES", "TABLE")
 _CHANGING = {"INSERT", "DELETE", "UPDATE", "MERGE"}
+_FIND_CIRCLE = "find_circle"
+_TOLD_BY_SPARK = (
+    TimestampType,
+    TimestampNTZType,
+    DateType,
+    YearMonthIntervalType,
+    CalendarIntervalType,
+    VariantType,
+)
+KNOWN = "SELECT through_g, newest_g FROM complete"
+NOT_JUDGED = (
+    "SELECT DISTINCT subscriber FROM subscriptions LEFT ANTI JOIN deliveries USING (subscriber) "
+    "WHERE kind = 'granted' ORDER BY subscriber"
+)
+# A batch stands in its table when its events do: events come last, so that none of them is missing.
+_IN_ORDER = ("deliveries", "batches", "subscriptions", "sequencing_groups", "events")
+Said = Callable[[str], AbstractContextManager[None]]
+"""Tells of what goes on while a block lasts."""
 _JUDGES = ("always", "never", "min_subscriptions = 1")
 
 
@@ -70,11 +109,6 @@ class Audit:
         for name in self.parameters:
             title = title.replace(f":{name}", values[name])
         return title
-
-    @property
-    def words(self) -> set[str]:
-        """Every word of the SQL, so every table among them."""
-        return {match[2] for match in _WORDS.finditer(self.sql) if match[2]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +233,24 @@ def parameters_of(sql: str) -> tuple[str, ...]:
     return tuple(sorted({match[1] for match in _WORDS.finditer(sql) if match[1]}))
 
 
+def words_of(sql: str) -> set[str]:
+    """Every word of the SQL in small letters, so every table and view among them."""
+    return {match[2].lower() for match in _WORDS.finditer(sql) if match[2]}
+
+
+def _with_views(words: Set[str]) -> set[str]:
+    """The words, and those of the views among them."""
+    found, views = set(words), {view.view: words_of(view.sql) for view in audits() if view.view}
+    while new := {word for name in found & views.keys() for word in views[name]} - found:
+        found |= new
+    return found
+
+
+def _all_words() -> set[str]:
+    words = (words_of(audit.sql) | {audit.view} for audit in audits())
+    return set(TABLES).union(*words)
+
+
 def check_is_query(sql: str, where: str) -> None:
     """SettingsError for SQL that does more than ask: the tables are evidence."""
     words = [match[2].upper() for match in _WORDS.finditer(_COMMENT.sub(" ", sql)) if match[2]]
@@ -218,32 +270,66 @@ class Auditor:
     Raises SettingsError where a table is missing, or a question cannot be asked of them.
     """
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    _known: tuple[Any, ...] | None = None
+
+    def __init__(self, spark: SparkSession, root: str, *, sql: Iterable[str] | None = None) -> None:
+        """Opens the tables and views that `sql` names, by default all; large tables are not read yet."""
         self._spark = spark
         self._counts: dict[str, int] = {}
-        # All that is asked sees the same rows, kept when they are first counted. A batch stands in its table when its
-        # events do: events come last, so that none of them is missing.
-        for name in ("deliveries", "batches", "subscriptions", "sequencing_groups", "events"):
-            _open(spark, root, name).cache().createOrReplaceTempView(name)
-            self._counts[name] = spark.table(name).count()
-        self._prepare()
+        root = root if "://" in root else os.path.abspath(root)  # "a:b/events" would be no path to Hadoop
+        words = _with_views(set().union(*map(words_of, sql))) if sql is not None else _all_words()
+        names = [name for name in _IN_ORDER if name in words]
+        self._kept: Sequence[str] = ()
+        if not self._read(root, names):
+            self._counts.clear()
+            for name in names:
+                _open(spark, root, name).createOrReplaceTempView(name)
+            if len(names) > 1:  # then all that is asked sees the same rows
+                self._kept = names
+                for name in names:
+                    spark.table(name).cache()
+        self._prepare(words)
+
+    def _read(self, root: str, names: Sequence[str]) -> bool:
+        """Takes the tables as they are, if all are small: of several, none may be older than one before it."""
+        for name in names:
+            rows = read_small(root, name)
+            if rows is None:
+                return False
+            self._spark.createDataFrame(rows).createOrReplaceTempView(name)
+            self._counts[name] = len(rows)
+        for key, value in INTERPRETED.items():
+            self._spark.conf.set(key, value)
+        return True
+
+    def check(self, questions: Mapping[str, str], values: Mapping[str, str] = {}) -> None:
+        """Raises SettingsError where a question (SQL by what it is called) cannot be asked; reads no rows."""
+        for where, sql in questions.items():
+            with _told(where):
+                self._spark.sql(_bound(sql, values))
+
+    def count(self, said: Said) -> None:
+        """Reads the tables that have not been read yet; `said` is told of each while it lasts."""
+        for at, name in enumerate(self._kept, 1):
+            with said(f"Table {name} is being read, {at} of {len(self._kept)} …"), _told(f"the table {name}"):
+                self._counts[name] = self._spark.table(name).count()
 
     @classmethod
     def of_views(cls, spark: SparkSession) -> "Auditor":
         """The same for a session in which the tables are views already."""
         auditor = cls.__new__(cls)
         auditor._spark = spark
-        auditor._counts = {name: spark.table(name).count() for name in TABLES}
-        auditor._prepare()
+        auditor._counts = {}
+        auditor._prepare(_all_words())
         return auditor
 
-    def _prepare(self) -> None:
-        self._spark.udtf.register("find_circle", UserDefinedTableFunction(FindCircle, FindCircle.RETURNS))
+    def _prepare(self, words: Set[str]) -> None:
+        if _FIND_CIRCLE in words:
+            self._spark.udtf.register(_FIND_CIRCLE, UserDefinedTableFunction(FindCircle, FindCircle.RETURNS))
         for audit in audits():
-            if audit.view:
-                self._spark.sql(audit.sql).cache().createOrReplaceTempView(audit.view)
-        ((through_g, newest_g),) = self.query("SELECT through_g, newest_g FROM complete")[1]
-        self._known = (through_g, newest_g)
+            if audit.view and audit.view in words:
+                with _told(f"the view {audit.view}"):
+                    self._spark.sql(audit.sql).cache().createOrReplaceTempView(audit.view)
 
     def ask(self, audit: Audit, values: Mapping[str, str] = {}, *, most_rows: int = 10) -> Result:
         """Runs one audit; `values` are for its parameters."""
@@ -266,46 +352,43 @@ class Auditor:
     def query(
         self, sql: str, values: Mapping[str, str] = {}, *, most_rows: int | None = None, where: str = "the query"
     ) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-        """Names of the columns and the first rows of any SELECT over the tables."""
+        """Names of the columns and the first rows of any SELECT over the tables; times are texts, in UTC."""
         with _told(where):
             frame = self._spark.sql(_bound(sql, values))
             limited = frame if most_rows is None else frame.limit(most_rows)
-            return tuple(frame.columns), [tuple(row) for row in limited.collect()]
+            return tuple(frame.columns), [tuple(row) for row in _readable(limited).collect()]
 
     def known(self) -> tuple[int, int]:
         """The position through which the order is known in full, and the newest known one; 0: none."""
-        return self._known
+        if self._known is None:
+            (self._known,) = self.query(KNOWN)[1]
+        through_g, newest_g = self._known
+        return through_g, newest_g
 
     def not_judged(self) -> tuple[str, ...]:
         """The subscribers that were granted a subscription and have no receipts: what they received is not known."""
-        sql = (
-            "SELECT DISTINCT subscriber FROM subscriptions LEFT ANTI JOIN deliveries USING (subscriber) "
-            "WHERE kind = 'granted' ORDER BY subscriber"
-        )
-        return tuple(name for (name,) in self.query(sql)[1])
+        return tuple(name for (name,) in self.query(NOT_JUDGED)[1])
 
     def _verdict(self, audit: Audit, *, found: bool) -> Verdict:
         if not self._judges(audit):
             return "information"
         if found:
             return "violated"
-        judged = self._counts.get(audit.subject, self._examined(audit))
-        return "holds" if judged and self._known[0] else "empty"
+        judged = self._count(audit.subject) if audit.subject else self._examined(audit)
+        return "holds" if judged and self.known()[0] else "empty"
 
     def _examined(self, audit: Audit) -> int:
-        return sum(self._counts[name] for name in self._reads(audit))
+        return sum(map(self._count, _with_views(words_of(audit.sql)) & TABLES.keys()))
+
+    def _count(self, table: str) -> int:
+        if table not in self._counts:
+            self._counts[table] = self._spark.table(table).count()
+        return self._counts[table]
 
     def _judges(self, audit: Audit) -> bool:
         if audit.judges == "min_subscriptions = 1":
             return bool(self.query("SELECT max(min_subscriptions) FROM batches")[1] != [(2,)])
         return audit.judges == "always"
-
-    def _reads(self, audit: Audit) -> set[str]:
-        """The tables that an audit names, by itself or by the views that it names."""
-        words, views = set(audit.words), {view.view: view.words for view in audits() if view.view}
-        while new := {word for name in words & views.keys() for word in views[name]} - words:
-            words |= new
-        return words & TABLES.keys()
 
 
 def violated(results: Sequence[Result]) -> bool:
@@ -323,6 +406,24 @@ def _bound(sql: str, values: Mapping[str, str]) -> str:
         return f"'{text}'"
 
     return _WORDS.sub(literal, sql)
+
+
+def _readable(frame: DataFrame) -> DataFrame:
+    """The same with that as text which Python has no value for, such as the year 58881; names may be there twice."""
+    plain = frame.toDF(*(f"column{at}" for at in range(len(frame.columns))))
+    kinds = [(field.name, field.dataType, _as_text(field.dataType)) for field in plain.schema]
+    return plain.select(*(F.col(name) if kind == now else F.col(name).cast(now) for name, kind, now in kinds))
+
+
+def _as_text(kind: DataType) -> DataType:
+    if isinstance(kind, ArrayType):
+        return ArrayType(_as_text(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_as_text(kind.keyType), _as_text(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        fields = [StructField(field.name, _as_text(field.dataType), field.nullable) for field in kind]
+        return StructType(fields)
+    return StringType() if isinstance(kind, _TOLD_BY_SPARK) else kind
 
 
 def _path(root: str, name: str) -> str:
@@ -346,6 +447,15 @@ def _told(where: str) -> Iterator[None]:
     """What Spark has against it, in its first line and without a trace."""
     try:
         yield
+    except (Py4JError, OSError) as error:
+        raise told(error, where) from error
     except PySparkException as error:
+        raise _refused(error, where) from None
+
+
+def _refused(error: PySparkException, where: str) -> Error:
+    try:
         lines = str(error.getMessage() if error.getCondition() else error).strip().splitlines()
-        raise SettingsError(f"{where}: {lines[0] if lines else type(error).__name__}") from None
+    except (Py4JError, OSError) as gone:
+        return told(gone, where)
+    return SettingsError(f"{where}: {lines[0] if lines else type(error).__name__}")

@@ -1,18 +1,20 @@
 """Kafka records of stamps, grants and receipts as rows of the lineage tables. Pure: no Kafka, no Spark, no clock."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from totalorder.errors import Contradiction, EventsLost, WireError
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, Ended, Grant, Rejection, Renewed, Repeated, decode_answer
 from totalorder.sequencer.receipts import Receipts, decode_receipts
 from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sinks import pieces
 from totalorder.sinks.schema import TABLES
 
 Ints = npt.NDArray[np.int64]
@@ -35,7 +37,12 @@ SCHEMAS: Mapping[str, pa.Schema] = {
     name: pa.schema([(column.name, _TYPES[column.type]) for column in table.columns]) for name, table in TABLES.items()
 }
 """Each table's columns in Arrow."""
+PLACE = ("kafka_topic", "partition", "offset")
+"""The columns that say where an event is in Kafka."""
 _KINDS = {Grant: "granted", Ended: "ended", Rejection: "rejected", Renewed: "renewed", Repeated: "repeated"}
+_ROW_BYTES = 160
+"""About what a row of `events` or `deliveries` has in memory beside the names in it."""
+_ENTRY_BYTES = 16
 _TWO_WRITERS = "Two sequencers write to this domain, or a checkpoint was replaced: stop one, begin a new domain"
 
 
@@ -74,6 +81,16 @@ class LoggedBatch:
     next_offset: int
     repeated: bool
     """Whether a batch of this number was there before: its content has still to be compared."""
+
+    @property
+    def bytes(self) -> int:
+        """About what its rows of `events` and `batches` have in memory."""
+        ends = sum(_ENTRY_BYTES + len(topic) for topic, _ in self.stamped.next_offsets)
+        return _ROW_BYTES + ends + int(_event_bytes(self.stamped).sum())
+
+    def part(self, start: int, end: int) -> "LoggedBatch":
+        """The same with no events but those from row `start` to before `end`."""
+        return replace(self, stamped=replace(self.stamped, rows=self.stamped.rows.part(start, end)))
 
 
 class StampsReader:
@@ -126,6 +143,29 @@ class StampsReader:
         )
 
 
+def in_parts(batches: Iterable[LoggedBatch]) -> Iterator[list[LoggedBatch]]:
+    """Batches, or parts of them, whose events are so many as may be in memory at once."""
+    parts = (logged.part(start, end) for logged in batches for start, end in _runs(logged.stamped))
+    return pieces.chunks(parts, lambda part: part.bytes, pieces.AT_ONCE_BYTES)
+
+
+def _runs(stamped: StampedBatch) -> Iterator[tuple[int, int]]:
+    return pieces.runs(_event_bytes(stamped), pieces.AT_ONCE_BYTES)
+
+
+def _event_bytes(stamped: StampedBatch) -> Ints:
+    """About what the row of each event has in memory."""
+    sources = np.array([len(topic) for topic, _ in stamped.sources], dtype=np.int64)
+    entries = np.cumsum(np.concatenate([[0], _of_topics(stamped, "entry_topic", _text_bytes) + _ENTRY_BYTES]))
+    own = _of_topics(stamped, "topic", _text_bytes) + sources[stamped.rows.source]
+    sizes: Ints = _ROW_BYTES + own + np.diff(entries[stamped.rows.entry_start])
+    return sizes
+
+
+def _text_bytes(text: str) -> int:
+    return len(text.encode())
+
+
 def event_rows(batches: Sequence[LoggedBatch]) -> pa.Table:
     """Rows of `events`, without what only the events themselves tell (`with_reads` fills that in)."""
     names, kafka_topics = _Codes(), _Codes()
@@ -163,7 +203,7 @@ def _entries(batches: Sequence[StampedBatch], names: "_Codes") -> pa.Array:
     counts = [len(stamped.rows.entry_topic) for stamped in batches]
     shifts = np.cumsum([0, *counts])
     starts = [stamped.rows.entry_start[:-1] + shift for stamped, shift in zip(batches, shifts[:-1], strict=True)]
-    topic = np.concatenate([_topic_codes(stamped, "entry_topic", names) for stamped in batches])
+    topic = np.concatenate([_of_topics(stamped, "entry_topic", names.code) for stamped in batches])
     n = np.concatenate([stamped.rows.entry_n for stamped in batches])
     offsets = pa.array(np.concatenate([*starts, shifts[-1:]]), pa.int32())
     return pa.MapArray.from_arrays(offsets, names.texts(topic), pa.array(n))
@@ -174,7 +214,7 @@ def _batch_columns(logged: LoggedBatch, names: "_Codes", kafka_topics: "_Codes")
     kafka_topic = np.array([kafka_topics.code(topic) for topic, _ in sources], dtype=np.int64)
     partition = np.array([number for _, number in sources], dtype=np.int64)
     return {
-        "topic": _topic_codes(logged.stamped, "topic", names),
+        "topic": _of_topics(logged.stamped, "topic", names.code),
         "kafka_topic": kafka_topic[rows.source],
         "partition": partition[rows.source],
         "offset": rows.offset,
@@ -185,11 +225,12 @@ def _batch_columns(logged: LoggedBatch, names: "_Codes", kafka_topics: "_Codes")
     }
 
 
-def _topic_codes(stamped: StampedBatch, column: str, names: "_Codes") -> Ints:
+def _of_topics(stamped: StampedBatch, column: str, number: Callable[[str], int]) -> Ints:
+    """A number of each topic in a column of topic ids, asked for once a topic."""
     ids = np.array(sorted(stamped.names), dtype=np.int64)
-    codes: Ints = np.array([names.code(stamped.names[topic]) for topic in ids.tolist()], dtype=np.int64)
+    numbers: Ints = np.array([number(stamped.names[topic]) for topic in ids.tolist()], dtype=np.int64)
     used: Ints = getattr(stamped.rows, column)
-    return codes[np.searchsorted(ids, used)]
+    return numbers[np.searchsorted(ids, used)]
 
 
 class _Codes:
@@ -208,7 +249,7 @@ class _Codes:
 
 def event_ranges(events: pa.Table) -> dict[Source, tuple[int, int]]:
     """For each event partition the offsets from the first that stands in `events` to behind the last."""
-    keys = ["kafka_topic", "partition"]
+    keys = list(PLACE[:2])
     found = events.group_by(keys).aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
     return {(row["kafka_topic"], row["partition"]): (row["offset_min"], row["offset_max"] + 1) for row in found}
 
@@ -216,16 +257,21 @@ def event_ranges(events: pa.Table) -> dict[Source, tuple[int, int]]:
 def with_reads(events: pa.Table, reads: pa.Table) -> pa.Table:
     """Fills in what was read of the events themselves.
 
-    `reads` has kafka_topic, partition, offset and any of event_time, read_crc32 and payload; without a record for an
-    event these stay null.
+    `reads` has `PLACE` and any of event_time, read_crc32 and payload; without a record for an event these stay as
+    they are.
     """
-    keys = ["kafka_topic", "partition", "offset"]
-    rows = events.select(keys).append_column("row", pa.array(np.arange(len(events))))
-    joined = rows.join(reads, keys, join_type="left outer").sort_by("row")
-    for name in set(reads.column_names) - set(keys):
+    found = matched(events, reads)
+    for name in set(reads.column_names) - set(PLACE):
         at = events.schema.get_field_index(name)
-        events = events.set_column(at, events.schema.field(at), joined.column(name).cast(events.schema.field(at).type))
+        read = found.column(name).cast(events.schema.field(at).type)
+        events = events.set_column(at, events.schema.field(at), pc.coalesce(read, events.column(name)))
     return events
+
+
+def matched(events: pa.Table, reads: pa.Table) -> pa.Table:
+    """For each event, in order, the row of `reads` that has its `PLACE`, or nulls."""
+    rows = events.select(list(PLACE)).append_column("row", pa.array(np.arange(len(events))))
+    return rows.join(reads, list(PLACE), join_type="left outer").sort_by("row")
 
 
 def batch_rows(batches: Sequence[LoggedBatch]) -> pa.Table:
@@ -287,6 +333,14 @@ def decode_receipt(domain: str, record: LogRecord) -> Receipts:
     if receipts.domain != domain:
         raise WireError(f"it belongs to domain {receipts.domain}")
     return receipts
+
+
+def receipts_bytes(receipts: Receipts) -> int:
+    """About what its rows of `deliveries` have in memory."""
+    row = _ROW_BYTES + len(receipts.domain) + len(receipts.id) + len(receipts.nonce)
+    topics = np.array([_text_bytes(name) for name in receipts.topics])
+    sources = np.array([len(name) for name, _ in receipts.sources])
+    return len(receipts) * row + int(topics[receipts.topic].sum() + sources[receipts.source].sum())
 
 
 def delivery_rows(receipts: Sequence[tuple[LogRecord, Receipts]]) -> pa.Table:

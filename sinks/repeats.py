@@ -14,18 +14,17 @@ from totalorder.sinks.schema import TABLES
 def unseen(table: str, known: pa.Table, incoming: pa.Table) -> pa.Table:
     """Those rows of `incoming` whose key is not in `known`, of each key the first.
 
-    Contradiction when two rows of one key differ in more than how they arrived (`Table.arrival`).
+    Contradiction when two rows of one key differ in more than how they arrived (`Table.arrival`): `known` need not have
+    the columns of that.
     """
     described = TABLES[table]
-    both = pa.concat_tables([known.select(incoming.column_names).cast(incoming.schema), incoming])
+    compared = incoming.select(described.compared)
+    both = pa.concat_tables([known.select(described.compared).cast(compared.schema), compared])
     order = pc.sort_indices(both, sort_keys=[(name, "ascending") for name in described.key])
     rows = both.take(order)
     repeated = np.logical_and.reduce([_same_as_before(rows.column(name)) for name in described.key])
     for name in rows.column_names:
-        if (
-            name not in described.arrival
-            and (differing := np.flatnonzero(repeated & ~_same_as_before(rows.column(name)))).size
-        ):
+        if (differing := np.flatnonzero(repeated & ~_same_as_before(rows.column(name)))).size:
             raise _contradiction(table, rows, name, int(differing[0]))
     positions = order.to_numpy()[~repeated]
     return incoming.take(pa.array(np.sort(positions[positions >= len(known)]) - len(known)))

@@ -11,6 +11,7 @@ from html import escape
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unicodedata import east_asian_width
 
 from totalorder.errors import SettingsError
 from totalorder.sinks.audit import Auditor, Result, Verdict, choose
@@ -147,7 +148,7 @@ def _section(title: str, text: str, content: str) -> str:
 def _verdicts(results: Sequence[Result]) -> str:
     rows = "".join(_verdict(result) for result in results)
     head = '<tr><th>audit</th><th>verdict</th><th class="number">rows examined</th><th class="number">seconds</th></tr>'
-    return f'<table class="verdicts"><thead>{head}</thead><tbody>{rows}</tbody></table>'
+    return f'<div class="wide"><table class="verdicts"><thead>{head}</thead><tbody>{rows}</tbody></table></div>'
 
 
 def _verdict(result: Result) -> str:
@@ -181,6 +182,8 @@ def _rows(result: Result) -> str:
 # --- who received what when -------------------------------------------------------------------------------------------
 
 _WIDTH, _LEFT, _RIGHT, _LANE, _TOP = 1080, 150, 20, 34, 26
+_LARGE, _SMALL = 13, 11
+"""Sizes of letters in pictures: names, and ticks."""
 _COLOURS = 8
 
 
@@ -297,9 +300,13 @@ def _order_axis(places: Mapping[int, int]) -> str:
 
 
 def _time_axis(first: int, last: int) -> str:
+    parts = 4 if last - first >= 4 else min(last - first, 1)  # fewer milliseconds would be told twice
     return "".join(
-        _tick(_LEFT + (_WIDTH - _LEFT - _RIGHT) * part / 4, f"+{(last - first) * part / 4:,.0f} ms")
-        for part in range(5)
+        _tick(
+            _LEFT + (_WIDTH - _LEFT - _RIGHT) * part / max(parts, 1),
+            f"+{(last - first) * part / max(parts, 1):,.0f} ms",
+        )
+        for part in range(parts + 1)
     )
 
 
@@ -309,15 +316,33 @@ def _tick(x: float, text: str) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 18 else f"{name[:17]}…"
+    """As much of a name as there is room for on the left."""
+    room = _LEFT - 18
+    if _text_width(name, _LARGE) <= room:
+        return name
+    return next(part for end in range(len(name), -1, -1) if _text_width(part := f"{name[:end]}…", _LARGE) <= room)
+
+
+def _text_width(text: str, size: float) -> float:
+    """About how wide a text is in letters of this size, rather more than less: whose letters they are is not known."""
+    return size * sum(1.05 if _is_wide(letter) else 0.62 for letter in text)
+
+
+def _is_wide(letter: str) -> bool:
+    return letter in "MW@%mw…—" or east_asian_width(letter) in "WF"
 
 
 def _svg(height: float, content: str, label: str) -> str:
-    return f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{label}">{content}</svg>'
+    picture = f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{label}">{content}</svg>'
+    return f'<div class="wide">{picture}</div>'
 
 
 # --- latencies --------------------------------------------------------------------------------------------------------
 
+_FLOOR, _TALL = 160, 136
+"""Of the histogram: where its bars stand, and how tall the tallest may be."""
+_MOST_STEPS = 4
+_HISTOGRAM = "publish → deliver, milliseconds; upwards: deliveries"
 _STAGES = (
     ("to_stamp", "publish → stamp"),
     ("stamp_to_delivery", "stamp → deliver"),
@@ -353,45 +378,96 @@ def _stages(whole: Mapping[str, Any]) -> str:
         + "</tr>"
         for stage, label in _STAGES
     )
-    return f'<table class="stages"><tr><th></th>{head}</tr>{rows}</table>'
+    return f'<div class="wide"><table class="stages"><tr><th></th>{head}</tr>{rows}</table></div>'
 
 
 def _histogram(bins: Mapping[int, int]) -> str:
-    low, high, most = min(bins), max(bins), max(bins.values())
-    width = min((_WIDTH - 40) / (high - low + 1), 60)
-    content = []
-    for number in range(low, high + 1):
-        start, end = (2 ** (edge / _BINS_A_DOUBLING) for edge in (number, number + 1))
-        tall = 130 * bins.get(number, 0) / most
-        x = 20 + width * (number - low)
-        told = f"{start:,.0f} to {end:,.0f} ms: {bins.get(number, 0):,} deliveries"
-        content.append(
-            f'<rect class="bar" x="{x + 1:.1f}" y="{140 - tall:.1f}" width="{width - 2:.1f}" height="{tall:.1f}">'
-            f"<title>{told}</title></rect>"
+    low, high = min(bins), max(bins)
+    counts = _round_steps(max(bins.values()))
+    left = 14 + max(_text_width(f"{count:,}", _SMALL) for count in counts)
+    width = min((_WIDTH - left - 40) / (high - low + 1), 60)
+    right = left + width * (high - low + 1)
+    shown = all(_text_width(f"{count:,}", _SMALL) < width for count in bins.values())
+    content = [_count_line(count, counts[-1], left, right) for count in counts]
+    content += [
+        _bin(number, bins[number], counts[-1], left + width * (number - low), width, shown=shown)
+        for number in sorted(bins)
+    ]
+    content.append(_bin_ticks(low, high, left, width))
+    content.append(f'<text class="tick" x="{left:.1f}" y="{_FLOOR + 36}">{_HISTOGRAM}</text>')
+    return _svg(_FLOOR + 44, "".join(content), "Deliveries by latency")
+
+
+def _round_steps(most: int) -> list[int]:
+    """0 and a few round numbers, the last of which is not below `most`."""
+    step = next(
+        factor * 10**power for power in range(20) for factor in (1, 2, 5) if factor * 10**power * _MOST_STEPS >= most
+    )
+    return list(range(0, most + step, step))
+
+
+def _count_line(count: int, most: int, left: float, right: float) -> str:
+    y = _FLOOR - _TALL * count / most
+    return (
+        f'<text class="tick" x="{left - 8:.1f}" y="{y + 4:.1f}" text-anchor="end">{count:,}</text>'
+        f'<line class="rail" x1="{left:.1f}" x2="{right:.1f}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    )
+
+
+def _bin(number: int, count: int, most: int, x: float, width: float, *, shown: bool) -> str:
+    tall = max(_TALL * count / most, 1)  # a few among very many are seen too
+    told = f"<title>{_edge(number)} to {_edge(number + 1)} ms: {count:,} deliveries</title>"
+    size = f'x="{x + 1:.1f}" y="{_FLOOR - tall:.1f}" width="{width - 2:.1f}" height="{tall:.1f}"'
+    place = f'x="{x + width / 2:.1f}" y="{_FLOOR - tall - 4:.1f}"'
+    text = f'<text class="tick" {place} text-anchor="middle">{count:,}</text>' if shown else ""
+    return f'<rect class="bar" {size}>{told}</rect>{text}'
+
+
+def _bin_ticks(low: int, high: int, left: float, width: float) -> str:
+    """The edges of bins, as many as there is room for; whole doublings where not every bin has one."""
+    room = 12 + max(_text_width(_edge(number), _SMALL) for number in (low, high + 1))
+    step = (
+        1
+        if width >= room
+        else next(
+            doublings * _BINS_A_DOUBLING for doublings in range(1, 100) if doublings * _BINS_A_DOUBLING * width >= room
         )
-        if number % _BINS_A_DOUBLING == 0 or high - low < 2 * _BINS_A_DOUBLING:
-            content.append(f'<text class="tick" x="{x:.1f}" y="158" text-anchor="middle">{start:,.0f} ms</text>')
-    content.append(f'<line class="rail" x1="20" x2="{20 + width * (high - low + 1):.1f}" y1="140" y2="140"/>')
-    return _svg(168, "".join(content), "Deliveries by latency")
+    )
+    return "".join(
+        f'<text class="tick" x="{left + width * (number - low):.1f}" y="{_FLOOR + 18}" text-anchor="middle">'
+        f"{_edge(number)}</text>"
+        for number in range(low, high + 2)
+        if number % step == 0
+    )
+
+
+def _edge(number: int) -> str:
+    """Where a bin begins, in milliseconds, told from its neighbours."""
+    start = 2 ** (number / _BINS_A_DOUBLING)
+    return f"{start:,.0f}" if start >= 10 else f"{start:.1f}"
 
 
 def _bars(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    most = max((row["to_delivery_p99"] for row in rows), default=1) or 1
-    scale = (_WIDTH - _LEFT - 110) / most
-    content = []
-    for at, row in enumerate(rows):
-        y = 8 + 24 * at
-        p50, p95, p99 = (_LEFT + scale * max(row[f"to_delivery_{p}"], 0) for p in ("p50", "p95", "p99"))
-        told = " / ".join(f"{row[f'to_delivery_{p}']:,}" for p in ("p50", "p95", "p99"))
-        content.append(
-            f'<text x="{_LEFT - 14}" y="{y + 12}" text-anchor="end">{escape(_short(row[kind]))}</text>'
-            f'<line class="whisker" x1="{p95:.1f}" x2="{p99:.1f}" y1="{y + 8}" y2="{y + 8}"/>'
-            f'<rect class="bar" x="{p50:.1f}" y="{y + 2}" width="{max(p95 - p50, 2):.1f}" height="12" rx="2"/>'
-            f'<circle class="median" cx="{p50:.1f}" cy="{y + 8}" r="4"/>'
-            f'<text class="tick" x="{p99 + 8:.1f}" y="{y + 12}">{told}</text>'
-        )
+    told = [" / ".join(f"{row[f'to_delivery_{p}']:,}" for p in ("p50", "p95", "p99")) for row in rows]
+    room = 16 + max((_text_width(text, _SMALL) for text in told), default=0)
+    most = max((row["to_delivery_p99"] for row in rows), default=0)
+    scale = (_WIDTH - _LEFT - room) / max(most, 1)
+    content = [_bar(kind, row, text, scale, 8 + 24 * at) for at, (row, text) in enumerate(zip(rows, told, strict=True))]
     content.append(f'<line class="rail" x1="{_LEFT}" x2="{_LEFT}" y1="4" y2="{24 * len(rows) + 4}"/>')
     return _svg(24 * len(rows) + 12, "".join(content), f"Latency by {kind}")
+
+
+def _bar(kind: str, row: Mapping[str, Any], told: str, scale: float, y: float) -> str:
+    p50, p95, p99 = (_LEFT + scale * max(row[f"to_delivery_{p}"], 0) for p in ("p50", "p95", "p99"))
+    return (
+        f'<text x="{_LEFT - 14}" y="{y + 12}" text-anchor="end">{escape(_short(row[kind]))}'
+        f"<title>{escape(row[kind])}</title></text>"
+        # The upright end is there also where both percentiles are the same.
+        f'<path class="whisker" d="M{p95:.1f} {y + 8}H{p99:.1f}M{p99:.1f} {y + 2}V{y + 14}"/>'
+        f'<rect class="bar" x="{p50:.1f}" y="{y + 2}" width="{max(p95 - p50, 2):.1f}" height="12" rx="2"/>'
+        f'<circle class="median" cx="{p50:.1f}" cy="{y + 8}" r="4"/>'
+        f'<text class="tick" x="{p99 + 8:.1f}" y="{y + 12}">{told}</text>'
+    )
 
 
 _HEAD = (
@@ -416,15 +492,17 @@ th{color:var(--dim);font-weight:500;font-size:13px}
 color:var(--dim)}.verdict.holds{color:var(--good)}
 .verdict.violated{color:#fff;background:var(--bad);border-color:var(--bad)}summary{cursor:pointer}
 details details,details p,details pre{margin-left:16px}td>details+details{margin-left:16px}
+@media(max-width:600px){body{padding:16px 8px}section{padding:12px}}
 .verdicts summary{font-weight:500}td>details+details>summary{color:var(--dim);font-weight:400;font-size:13px}
 pre{overflow:auto;font-size:12px;padding:10px;background:var(--ground);border:1px solid var(--line);border-radius:6px}
 .wide{overflow-x:auto}.rows{font-size:13px;width:auto}.rows td,.rows th{padding:2px 14px 2px 0;white-space:nowrap}
 .stages{width:auto;margin:8px 0 16px}.stages td,.stages th{padding-right:32px}
-code{font-size:13px;overflow-wrap:anywhere}
-svg{display:block;width:100%;height:auto;margin-top:8px;font:13px system-ui,sans-serif}text{fill:var(--text)}
+code{font-size:13px;overflow-wrap:anywhere}summary,.legend span{overflow-wrap:anywhere}
+svg{display:block;width:100%;min-width:720px;height:auto;margin-top:8px;font:13px system-ui,sans-serif}
+text{fill:var(--text)}
 .tick{fill:var(--dim);font-size:11px}.rail{stroke:var(--line)}.way{stroke:var(--dim);stroke-width:1.5;opacity:.6}
 .back{stroke:var(--bad);stroke-width:2.5;fill:none}.join{stroke-width:1.5;opacity:.55}circle{stroke:var(--card)}
-.bar{fill:var(--bar)}.whisker{stroke:var(--bar);stroke-width:2}.median{fill:var(--text)}
+.bar{fill:var(--bar)}.whisker{stroke:var(--bar);stroke-width:2;fill:none}.median{fill:var(--text)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 16px;margin-top:8px;font-size:13px}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:50%;margin-right:6px}section{break-inside:avoid}
 """

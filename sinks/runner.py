@@ -20,18 +20,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from totalorder.errors import Error, SettingsError, StateError
 from totalorder.sinks import source, tables
 from totalorder.sinks.decode import LogRecord
-from totalorder.sinks.session import start_delta_session
+from totalorder.sinks.events import EventLog
+from totalorder.sinks.session import QUICK, end_session, quietly, start_delta_session, told
 from totalorder.sinks.settings import LineageSettings
 from totalorder.sinks.source import Backlog
-from totalorder.sinks.tables import LineageTables
+from totalorder.sinks.tables import LineageTables, Stopped
 from totalorder.sinks.writer import LineageWriter, Written
-from totalorder.slow import when_long
+from totalorder.slow import while_long
 from totalorder.streaming.checkpoint import CheckpointLock
 from totalorder.streaming.failures import error_from
 from totalorder.streaming.patience import OUTAGE_S, borne
-from totalorder.streaming.runner import explained
+from totalorder.streaming.preflight import TopicFacts
 from totalorder.streaming.service import configure_logging, listen
-from totalorder.streaming.session import prepare, stop_session
+from totalorder.streaming.session import prepare
 from totalorder.streaming.topics import Topics
 
 T = TypeVar("T")
@@ -94,10 +95,12 @@ class Lineage:
         try:
             self._start()
         except BaseException as error:
+            # Told before it lets go: Java may be gone by then, and its absence would be told in the cause's place.
+            cause = told(error, "the lineage job") if isinstance(error, Exception) else error
             self.stop()
-            if isinstance(error, Exception):
-                raise explained(error, "the lineage job") from error
-            raise
+            if cause is error:
+                raise
+            raise cause from error
 
     def _start(self) -> None:
         settings = self.settings
@@ -109,17 +112,21 @@ class Lineage:
         own = settings.of_sequencer().own_topics
         facts = self._borne(lambda: topics.facts((own.stamps, own.grants, own.receipts)))
         source.check_present(settings.domain, facts)
-        spark = self._given_spark or self._session(fd)
-        if self._stopping.is_set():
-            return
+        spark = self._given_spark or self._session(fd, facts)
+        with contextlib.suppress(Stopped):
+            self._open(spark, topics)
+            self._begin_query(spark, topics, facts)
+
+    def _open(self, spark: SparkSession, topics: Topics) -> None:
+        settings = self.settings
+        log = EventLog(spark, settings, lambda names: self._borne(lambda: topics.facts(names)))
         self._log.info("opening the tables", tables=settings.root)
-        written = LineageTables(spark, settings.root, settings.domain)
-        written.open()
-        self._writer = LineageWriter(
-            settings.domain,
-            written,
-            lambda ranges: self._borne(lambda: source.read_events(spark, settings, topics, ranges)),
-        )
+        opened = LineageTables(spark, settings.root, settings.domain, is_stopping=self._stopping.is_set)
+        opened.open()
+        self._writer = LineageWriter(settings.domain, opened, log.filled)
+
+    def _begin_query(self, spark: SparkSession, topics: Topics, facts: Mapping[str, TopicFacts]) -> None:
+        settings = self.settings
         facts = self._borne(lambda: topics.facts(facts))  # Spark's start and the tables took their time
         begin = source.starts(settings.domain, self._writer.marks, facts)
         self._backlog = Backlog(begin, facts)
@@ -127,21 +134,25 @@ class Lineage:
         if self._until_caught_up:
             trigger = {"availableNow": True}
         query = source.stream(spark, settings, begin).writeStream.foreachBatch(self._write).trigger(**trigger)
+        if self._stopping.is_set():
+            return
         self._query = query.start()
         self._log.info(READY, tables=settings.root, begins=begin, left=self._backlog.total)
 
     def _borne(self, ask: Callable[[], T]) -> T:
         return borne(ask, OUTAGE_S, self._stopping)
 
-    def _session(self, inherited_fd: int | None) -> SparkSession:
-        spark = _session(self.settings, inherited_fd)
-        self._ends.callback(stop_session, spark)
+    def _session(self, inherited_fd: int | None, facts: Mapping[str, TopicFacts]) -> SparkSession:
+        records = sum(topic.latest[part] - first for topic in facts.values() for part, first in topic.earliest.items())
+        is_soon_over = self._until_caught_up and records <= self.settings.batch_records
+        spark = _session(self.settings, QUICK if is_soon_over else {}, inherited_fd)
+        self._ends.callback(end_session, spark)
         return spark
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Waits until the job has ended; False when it has not within `timeout_s`. Raises what made it fail."""
         deadline = time.monotonic() + timeout_s if timeout_s is not None else None
-        while self._query is not None and self._query.isActive:
+        while self._is_active():
             if deadline is not None and time.monotonic() > deadline:
                 return False
             if self._stopping.wait(_POLL_S):
@@ -150,6 +161,12 @@ class Lineage:
         # Once a stop is asked for, a query ends without writing.
         self._ended = self._query is not None and not self._stopping.is_set()
         return True
+
+    def _is_active(self) -> bool:
+        try:
+            return self._query is not None and self._query.isActive
+        except (Py4JError, OSError) as error:  # Java is gone, and with it what the query could say
+            raise self._failure or told(error, "the lineage job") from error
 
     def request_stop(self) -> None:
         """Asks for a stop without waiting for it; for signal handlers."""
@@ -160,10 +177,11 @@ class Lineage:
         self._stopping.set()
         with self._writing:  # Spark stops without waiting for what this process still writes
             pass
-        if self._query is not None:
-            with contextlib.suppress(PySparkException, Py4JError, OSError):
+        with quietly("stop the query"):
+            if self._query is not None:
                 self._query.stop()
-        self._ends.close()
+        with quietly("let go"):
+            self._ends.close()
         if self._query is not None:
             self._log.info("lineage stopped", **vars(self.written))
 
@@ -182,9 +200,13 @@ class Lineage:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
-        failure = self._query.exception() if self._query is not None else None
-        if failure is not None:
-            raise error_from(str(failure))
+        try:
+            failure = self._query.exception() if self._query is not None else None
+            text = str(failure) if failure is not None else ""
+        except (Py4JError, OSError) as error:
+            raise told(error, "the lineage job") from error
+        if text:
+            raise error_from(text)
 
     # --- a micro-batch, in a thread of Spark's callbacks --------------------------------------------------------------
 
@@ -195,33 +217,37 @@ class Lineage:
             try:
                 self._write_records(batch, number)
             except Exception as error:
-                self._failure = explained(error, "the lineage job")
+                self._failure = told(error, "the lineage job")
                 raise
 
     def _write_records(self, batch: DataFrame, number: int) -> None:
         begun = time.monotonic()
-        records, backlog, written = source.records(batch.toArrow()), self._backlog, Written()
+        backlog, written, records = self._backlog, Written(), 0
         assert backlog is not None
-        facts = {"number": number, "records": sum(map(len, records.values()))}
-        with when_long(lambda: self._log.info("writing", **facts, left=backlog.left)):
-            self._write_tables(records, written)
+        with while_long(lambda: self._log.info("writing", number=number, left=backlog.left, **vars(written))):
+            for topic, found in source.records(batch.sparkSession, self.settings, batch):
+                self._write_topic(topic, found, written)
+                backlog.advance({topic: found})
+                records += len(found)
         self.written.add(written)
-        backlog.advance(records)
         took_ms = round((time.monotonic() - begun) * 1000)
-        self._log.info("batch", **facts, left=backlog.left, **vars(written), took_ms=took_ms)
+        self._log.info("batch", number=number, records=records, left=backlog.left, **vars(written), took_ms=took_ms)
 
-    def _write_tables(self, records: Mapping[str, Sequence[LogRecord]], written: Written) -> None:
+    def _write_topic(self, topic: str, records: Sequence[LogRecord], written: Written) -> None:
         own = self.settings.of_sequencer().own_topics
-        self._writer.write_stamps(records.get(own.stamps, ()), written)
-        self._writer.write_answers(records.get(own.grants, ()), written)
-        self._writer.write_receipts(records.get(own.receipts, ()), written)
+        write = {
+            own.stamps: self._writer.write_stamps,
+            own.grants: self._writer.write_answers,
+            own.receipts: self._writer.write_receipts,
+        }
+        write[topic](records, written)
 
 
-def _session(settings: LineageSettings, inherited_fd: int | None = None) -> SparkSession:
+def _session(settings: LineageSettings, conf: Mapping[str, str] = {}, inherited_fd: int | None = None) -> SparkSession:
     structlog.get_logger().info("starting spark", master=settings.master)
     return start_delta_session(
         f"totalorder lineage {settings.domain}",
-        SPARK | settings.spark,
+        SPARK | dict(conf) | settings.spark,
         root=settings.root,
         master=settings.master,
         inherited_fd=inherited_fd,
@@ -265,7 +291,7 @@ def run_compaction(settings: LineageSettings) -> None:
     try:
         for name, before, after in tables.compact(spark, settings.root, settings.retention_days):
             structlog.get_logger().info("compacted", table=name, files=after, files_before=before)
-    except PySparkException as error:
-        raise explained(error, "the lineage job") from error
+    except (PySparkException, Py4JError, OSError) as error:
+        raise told(error, "the lineage job") from error
     finally:
-        stop_session(spark)
+        end_session(spark)

@@ -38,6 +38,11 @@ class Table:
         """Names of the columns, in order."""
         return tuple(column.name for column in self.columns)
 
+    @property
+    def compared(self) -> tuple[str, ...]:
+        """Names of the columns in which two copies of one row agree."""
+        return tuple(name for name in self.names if name not in self.arrival)
+
 
 def _columns(*rows: tuple[str, str, str]) -> tuple[Column, ...]:
     """`domain` and then what is given; a "?" behind a type: may be null."""

@@ -1,14 +1,24 @@
 """Spark sessions that can read and write Delta tables."""
 
+import contextlib
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
+import structlog
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from totalorder.config import make_settings
-from totalorder.streaming.session import start_session
+from totalorder.errors import Error
+from totalorder.java import SHORT_RUN
+from totalorder.streaming.runner import explained
+from totalorder.streaming.session import start_session, stop_session
 
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""For few rows: to compile a query takes longer than to run it as it is."""
+QUICK = {"spark.driver.extraJavaOptions": SHORT_RUN} | INTERPRETED
+"""What a session begins with that is soon over: half the processor time of one that compiles."""
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
@@ -19,6 +29,8 @@ def delta_conf() -> dict[str, str]:
         "spark.sql.extensions": _DELTA,
         "spark.sql.catalog.spark_catalog": _DELTA_CATALOG,
         "spark.sql.session.timeZone": "UTC",
+        # The default of 96 bits is read in nanoseconds elsewhere, which have no years but 1677 to 2262.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # A snapshot of a table's log is small here; the default of 50 tasks for it takes a second each time.
         "spark.databricks.delta.snapshotPartitions": "2",
     }
@@ -46,3 +58,26 @@ def start_delta_session(
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_interrupt)  # pyspark has put a handler of its own in its place
     return session
+
+
+def told(error: Exception, job: str) -> Error:
+    """What went wrong in totalorder's terms, also where Java is gone and cannot say it any more."""
+    try:
+        return explained(error, job)
+    except (Py4JError, OSError) as gone:
+        return explained(gone, job)
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stops a session; what it has against that is logged, and hides nothing that was raised before."""
+    with quietly("stop Spark"):
+        stop_session(spark)
+
+
+@contextlib.contextmanager
+def quietly(step: str) -> Iterator[None]:
+    """A step of the end: an error in it is logged, and not raised in the place of one that was there before."""
+    try:
+        yield
+    except Exception as error:
+        structlog.get_logger().warning("while stopping", step=step, error=str(error)[:200])

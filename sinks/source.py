@@ -1,11 +1,12 @@
-"""What the lineage job reads from Kafka: its three topics as a stream, and the stamped events themselves by range."""
+"""What the lineage job reads from Kafka: its three topics as a stream, and any topic by ranges of offsets."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import (
-    Column,
     DataFrame,
     SparkSession,
     functions as F,  # noqa: N812
@@ -14,14 +15,19 @@ from pyspark.sql import (
 from totalorder.errors import EventsLost, PreflightFailed, StateError
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.stamps import Source
-from totalorder.sinks.decode import SCHEMAS, LogRecord
+from totalorder.sinks import pieces
+from totalorder.sinks.decode import LogRecord
 from totalorder.sinks.settings import LineageSettings
 from totalorder.sinks.writer import Marks
 from totalorder.streaming.preflight import TopicFacts
-from totalorder.streaming.topics import Topics
 
 Offsets = dict[str, dict[int, int]]
 """Topic to partition to offset."""
+_IN_TOPIC = ("partition", "offset")
+_BYTES_SQL = (
+    "bigint(coalesce(octet_length(value), 0) + coalesce("
+    "aggregate(headers, 0, (sum, one) -> sum + octet_length(one.key) + coalesce(octet_length(one.value), 0)), 0))"
+)
 
 
 def check_present(domain: str, facts: Mapping[str, TopicFacts]) -> None:
@@ -110,49 +116,60 @@ def _client(settings: LineageSettings) -> dict[str, str]:
     }
 
 
-def records(batch: pa.Table) -> dict[str, list[LogRecord]]:
-    """Topic to its records, by partition and offset; they are few and large."""
-    found: dict[str, list[LogRecord]] = {}
-    for row in batch.sort_by([(name, "ascending") for name in ("topic", "partition", "offset")]).to_pylist():
-        headers = {header["key"]: header["value"] for header in row.pop("headers") or ()}
-        found.setdefault(row.pop("topic"), []).append(LogRecord(**row, headers=headers))
+def records(spark: SparkSession, settings: LineageSettings, batch: DataFrame) -> Iterator[tuple[str, list[LogRecord]]]:
+    """The records of a micro-batch, topic by topic in log order, in lists that may be in memory at once.
+
+    Small ones come with the first look at them. For the others Kafka is asked once more, list by list: EventsLost where
+    one is gone by then.
+    """
+    found = _looked_at(batch, pieces.AT_ONCE_BYTES // settings.batch_records)
+    own = settings.of_sequencer().own_topics
+    for topic in (own.stamps, own.grants, own.receipts):
+        rows = found.filter(pc.equal(found.column("topic"), topic)).sort_by([(name, "ascending") for name in _IN_TOPIC])
+        for start, end in pieces.runs(rows.column("bytes").to_numpy(), pieces.AT_ONCE_BYTES):
+            yield topic, _log_records(spark, settings, topic, rows.slice(start, end - start).to_pylist())
+
+
+def _looked_at(batch: DataFrame, most_bytes: int) -> pa.Table:
+    """Where each record is, its size, and its content unless that is larger than `most_bytes`."""
+    with_size = batch.withColumn("bytes", F.expr(_BYTES_SQL))
+    content = F.when(F.col("bytes") <= most_bytes, F.struct("value", "headers")).alias("content")
+    return with_size.select("topic", *_IN_TOPIC, "time_ms", "bytes", content).toArrow()
+
+
+def _log_records(
+    spark: SparkSession, settings: LineageSettings, topic: str, rows: Sequence[dict[str, Any]]
+) -> list[LogRecord]:
+    large = [(row["partition"], row["offset"]) for row in rows if row["content"] is None]
+    again = _asked_again(spark, settings, topic, large) if large else {}
+    found = []
+    for row in rows:
+        place = row["partition"], row["offset"]
+        content = row["content"] or again.get(place)
+        if content is None:
+            raise EventsLost(
+                f"Kafka removed {topic}[{place[0]}]@{place[1]} while the lineage job was reading it",
+                remedy="Nothing was skipped: start again, and it goes on from what the tables have",
+            )
+        headers = {header["key"]: header["value"] for header in content["headers"] or ()}
+        place_and_time = {name: row[name] for name in (*_IN_TOPIC, "time_ms")}
+        found.append(LogRecord(**place_and_time, value=content["value"], headers=headers))
     return found
 
 
-def read_events(
-    spark: SparkSession, settings: LineageSettings, topics: Topics, ranges: Mapping[Source, tuple[int, int]]
-) -> pa.Table:
-    """Times and checksums of the events at the offsets asked for, and their values if the settings say so.
-
-    What Kafka no longer has is left out.
-    """
-    facts = topics.facts({topic for topic, _ in ranges})
-    present = {source: kept for source, asked in ranges.items() for kept in _still_there(source, asked, facts)}
-    if not present:
-        return (
-            SCHEMAS["events"].empty_table().select(["kafka_topic", "partition", "offset", "event_time", "read_crc32"])
-        )
-    columns: list[Column | str] = [
-        F.col("topic").alias("kafka_topic"),
-        "partition",
-        "offset",
-        F.col("timestamp").alias("event_time"),
-        F.coalesce(F.crc32("value"), F.lit(0)).alias("read_crc32"),
-    ]
-    if settings.payload:
-        columns.append(F.col("value").alias("payload"))
-    return _range(spark, settings, present).select(*columns).toArrow()
+def _asked_again(
+    spark: SparkSession, settings: LineageSettings, topic: str, places: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], Any]:
+    ranges: dict[Source, tuple[int, int]] = {}
+    for partition, offset in places:  # which ascend
+        first, _ = ranges.get((topic, partition), (offset, 0))
+        ranges[topic, partition] = first, offset + 1
+    rows = read_range(spark, settings, ranges).select(*_IN_TOPIC, F.struct("value", "headers").alias("content"))
+    return {(row["partition"], row["offset"]): row["content"] for row in rows.toArrow().to_pylist()}
 
 
-def _still_there(source: Source, asked: tuple[int, int], facts: Mapping[str, TopicFacts]) -> Iterator[tuple[int, int]]:
-    topic, partition = source
-    if topic in facts and partition in facts[topic].earliest:
-        first, end = max(asked[0], facts[topic].earliest[partition]), min(asked[1], facts[topic].latest[partition])
-        if first < end:
-            yield first, end
-
-
-def _range(spark: SparkSession, settings: LineageSettings, ranges: Mapping[Source, tuple[int, int]]) -> DataFrame:
+def read_range(spark: SparkSession, settings: LineageSettings, ranges: Mapping[Source, tuple[int, int]]) -> DataFrame:
+    """What Kafka has of these offsets, each range to before its second number."""
     first: Offsets = {}
     end: Offsets = {}
     for (topic, partition), (start, stop) in ranges.items():
@@ -165,6 +182,7 @@ def _range(spark: SparkSession, settings: LineageSettings, ranges: Mapping[Sourc
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(first))
         .option("endingOffsets", json.dumps(end))
+        .option("includeHeaders", "true")
         .option("failOnDataLoss", "false")
         .load()
     )

@@ -5,10 +5,12 @@ own. Of two jobs that write at once, Delta lets one have the number; the other f
 """
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from delta.tables import DeltaTable
 from pyspark.errors import PySparkException
 from pyspark.sql import (
@@ -19,10 +21,11 @@ from pyspark.sql import (
 )
 
 from totalorder.errors import SettingsError, StateError
+from totalorder.sinks import pieces
 from totalorder.sinks.decode import SCHEMAS, ChainEnd
 from totalorder.sinks.groups import Interval
 from totalorder.sinks.schema import TABLES, Table
-from totalorder.sinks.writer import Marks
+from totalorder.sinks.writer import CHANGE, Marks
 from totalorder.streaming.store import HadoopStore
 
 APP_ID = "totalorder-lineage"
@@ -37,11 +40,19 @@ _CONFLICT = "DELTA_CONCURRENT"
 _MERGE_ATTEMPTS = 3
 
 
+class Stopped(Exception):
+    """A stop was asked for while the tables were being opened: nothing has been written yet."""
+
+
 class LineageTables:
     """The tables of one domain below `root`, a directory or a URI."""
 
-    def __init__(self, spark: SparkSession, root: str, domain: str) -> None:
+    def __init__(
+        self, spark: SparkSession, root: str, domain: str, *, is_stopping: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`is_stopping` is asked before each question that a start has to put to the tables; Stopped when it is so."""
         self._spark = spark
+        self._is_stopping = is_stopping
         self._root = root.rstrip("/")
         self._domain = domain
         self._driver = uuid.uuid4().hex
@@ -57,12 +68,17 @@ class LineageTables:
         From here on only this job may append: another one that does is found at the next append.
         """
         for name, table in TABLES.items():
+            self._go_on()
             if DeltaTable.isDeltaTable(self._spark, self.path(name)):
                 self._numbers[name] = self._last_number(name, table)
             else:
                 self._create(name, table)
                 self._numbers[name] = 0
                 self._empty.add(name)
+
+    def _go_on(self) -> None:
+        if self._is_stopping():
+            raise Stopped
 
     def _last_number(self, name: str, table: Table) -> int:
         snapshot = self._snapshot(name)
@@ -77,7 +93,10 @@ class LineageTables:
         return int(numbers.apply(APP_ID)) if numbers.contains(APP_ID) else 0
 
     def _create(self, name: str, table: Table) -> None:
-        builder = DeltaTable.createIfNotExists(self._spark).location(self.path(name)).comment(table.comment)
+        path = self.path(name)
+        # The location alone would be put between backticks as it is, whatever it contains.
+        builder = DeltaTable.createIfNotExists(self._spark).tableName(_in_sql(path)).location(path)
+        builder = builder.comment(table.comment)
         for column in table.columns:
             builder = builder.addColumn(column.name, column.type, nullable=column.nullable, comment=column.comment)
         # To skip files by; statistics of every column would cost more than the writing itself.
@@ -113,29 +132,63 @@ class LineageTables:
         )
 
     def _by(self, name: str, keys: tuple[str, ...], *aggregates: str) -> list[Row]:
+        self._go_on()
         if name in self._empty:
             return []
         return self.frame(name).groupBy(*keys).agg(*map(F.expr, aggregates)).collect()
 
-    def orphans(self) -> pa.Table:
-        """The events whose batch is not in `batches`: what a crash left between the two tables."""
+    def orphans(self) -> pa.ChunkedArray:
+        """The g of the events whose batch is not in `batches`: what a crash left between the two tables."""
+        self._go_on()
         if "events" in self._empty:
-            return SCHEMAS["events"].empty_table()
+            return pa.chunked_array([], pa.int64())
         batches = self.frame("batches")
         last = batches.groupBy("stamps_partition").agg(F.max("batch").alias("last"), F.max("partitions").alias("all"))
         known = _only(last.selectExpr("count(*) = max(all) as every", "min(last) as least"))
         # A partition with no batch yet may have events of any.
         through = known["least"] if known["every"] else 0
         events = self.frame("events").where(F.col("batch") > through)
-        return (
-            events.join(batches, ["stamps_partition", "batch"], "left_anti").select(*SCHEMAS["events"].names).toArrow()
+        return events.join(batches, ["stamps_partition", "batch"], "left_anti").select("g").toArrow().column("g")
+
+    def known(self, name: str, rows: pa.Table) -> pa.Table:
+        """The rows of a table that have the key of one of these, in the columns that are compared."""
+        key, columns = list(TABLES[name].key), TABLES[name].compared
+        schema = pa.schema([SCHEMAS[name].field(column) for column in columns])
+        if name in self._empty:
+            return schema.empty_table()
+        found = self.frame(name)
+        for column in key:  # whole files are skipped by these
+            ends = pc.min_max(rows.column(column)).as_py()
+            found = found.where(F.col(column).between(ends["min"], ends["max"]))
+        keys = self._spark.createDataFrame(rows.select(key))
+        return found.join(F.broadcast(keys), key, "left_semi").select(*columns).toArrow().cast(schema)
+
+    def changes(self) -> Iterator[pa.Table]:
+        """The grants and ends of `subscriptions`, in parts that ascend in g."""
+        changes = self.frame("subscriptions").where("kind in ('granted', 'ended')").select(*CHANGE)
+        return self._in_parts("subscriptions", changes, "g", "100 + coalesce(octet_length(array_join(topics, '')), 0)")
+
+    def groups(self) -> Iterator[pa.Table]:
+        """The rows of `sequencing_groups`, in parts."""
+        groups = self.frame("sequencing_groups").select("topic", "member", "valid_from_g", "valid_to_g")
+        return self._in_parts(
+            "sequencing_groups", groups, "valid_from_g", "100 + octet_length(topic) + octet_length(member)"
         )
 
-    def rows(self, name: str, condition: str) -> pa.Table:
-        """The rows of a table for which an SQL condition holds."""
+    def _in_parts(self, name: str, frame: DataFrame, by: str, row_bytes: str) -> Iterator[pa.Table]:
+        """Rows by ranges of a column, each of about so many as may be in memory at once; none where there are none."""
+        self._go_on()
         if name in self._empty:
-            return SCHEMAS[name].empty_table()
-        return self.frame(name).where(condition).toArrow().cast(SCHEMAS[name])
+            return
+        rows_bytes = _only(frame.selectExpr(f"sum({row_bytes}) as bytes"))["bytes"] or 0
+        parts = -(-rows_bytes // pieces.AT_ONCE_BYTES)
+        cuts = ", ".join(str(part / parts) for part in range(1, parts))
+        ends = _only(frame.selectExpr(f"percentile_approx({by}, array({cuts})) as ends"))["ends"] if cuts else []
+        edges = [None, *sorted(set(ends)), None] if parts else []
+        for after, through in pairwise(edges):
+            self._go_on()
+            part = frame if after is None else frame.where(F.col(by) > after)
+            yield (part if through is None else part.where(F.col(by) <= through)).toArrow()
 
     def append(self, name: str, rows: pa.Table) -> None:
         """Appends rows in one commit; StateError when another lineage job wrote to the table since it was opened."""
@@ -219,13 +272,19 @@ def compact(spark: SparkSession, root: str, retention_days: float) -> Iterator[t
         if not DeltaTable.isDeltaTable(spark, path):
             raise absent(path)
         keep = f"'delta.deletedFileRetentionDuration' = '{interval}', 'delta.logRetentionDuration' = '{interval}'"
-        spark.sql(f"alter table delta.`{path}` set tblproperties ({keep})")
+        spark.sql(f"alter table {_in_sql(path)} set tblproperties ({keep})")
         table = DeltaTable.forPath(spark, path)
         before = _files(table)
         if before > 1:
-            table.optimize().executeCompaction()
+            spark.sql(f"optimize {_in_sql(path)}")
         table.vacuum(hours)
         yield name, before, _files(table)
+
+
+def _in_sql(path: str) -> str:
+    """The table at a path as SQL names it."""
+    escaped = path.replace("`", "``")
+    return f"delta.`{escaped}`"
 
 
 def absent(path: str) -> SettingsError:

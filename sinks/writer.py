@@ -6,7 +6,7 @@ so a batch that stands there is complete; what a crash left in `events` beyond t
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,19 +15,20 @@ import structlog
 from totalorder.errors import WireError
 from totalorder.sequencer.control import Answer
 from totalorder.sequencer.receipts import Receipts
-from totalorder.sequencer.stamps import Source
-from totalorder.sinks import decode
+from totalorder.sinks import decode, pieces
 from totalorder.sinks.decode import ChainEnd, LoggedBatch, LogRecord, StampsReader
 from totalorder.sinks.groups import Interval, SequencingGroups
 from totalorder.sinks.repeats import unseen
 
-_CELLS_PER_APPEND = 2_000_000
-"""Events and entries that are put together before they are written: what one append may hold in memory."""
-_DELIVERIES_PER_APPEND = 1_000_000
-"""The same for deliveries."""
+_INTERVAL_BYTES = 100
+"""About what an interval of `sequencing_groups` has in memory beside the names in it."""
+CHANGE = ("g", "subscriber", "kind", "topics", "min_subscriptions")
+"""The columns of `subscriptions` from which the groups follow."""
+Turn = tuple[Interval, int | None]
+"""An interval that begins (None) or ends (at this position)."""
 
-ReadEvents = Callable[[Mapping[Source, tuple[int, int]]], pa.Table]
-"""Reads offset ranges of event partitions; see `decode.with_reads` for the columns."""
+ReadEvents = Callable[[pa.Table], Iterable[pa.Table]]
+"""Fills in what the log has of some events, and gives them back in parts that may be in memory at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +53,17 @@ class Tables(Protocol):
     def marks(self) -> Marks:
         """How far the tables are."""
 
-    def orphans(self) -> pa.Table:
-        """The events whose batch is not in `batches`."""
+    def orphans(self) -> pa.ChunkedArray:
+        """The g of the events whose batch is not in `batches`."""
 
-    def rows(self, name: str, condition: str) -> pa.Table:
-        """The rows for which an SQL condition holds."""
+    def known(self, name: str, rows: pa.Table) -> pa.Table:
+        """The rows that have the key of one of these, at least the columns that are compared."""
+
+    def changes(self) -> Iterator[pa.Table]:
+        """The grants and ends of `subscriptions`, in parts that ascend in g."""
+
+    def groups(self) -> Iterator[pa.Table]:
+        """The rows of `sequencing_groups`, in parts."""
 
     def append(self, name: str, rows: pa.Table) -> None:
         """Appends rows at once."""
@@ -106,24 +113,10 @@ class LineageWriter:
 
     def write_stamps(self, records: Iterable[LogRecord], written: Written) -> None:
         """Takes records of the stamps topic; parts of a batch whose rest is still to come are kept."""
-        for batches in self._chunks(records):
+        logged = (self._reader(record.partition).add(record) for record in records)
+        whole = (batch for batch in logged if batch is not None)
+        for batches in pieces.chunks(whole, lambda batch: batch.bytes, pieces.AT_ONCE_BYTES):
             self._write_batches(batches, written)
-
-    def _chunks(self, records: Iterable[LogRecord]) -> Iterator[list[LoggedBatch]]:
-        """The batches that the records complete, so many at a time as one append may hold."""
-        chunk: list[LoggedBatch] = []
-        cells = 0
-        for record in records:
-            logged = self._reader(record.partition).add(record)
-            if logged is None:
-                continue
-            chunk.append(logged)
-            cells += len(logged.stamped.rows) + len(logged.stamped.rows.entry_topic)
-            if cells >= _CELLS_PER_APPEND:
-                yield chunk
-                chunk, cells = [], 0
-        if chunk:
-            yield chunk
 
     def _reader(self, partition: int) -> StampsReader:
         if partition not in self._readers:
@@ -132,29 +125,29 @@ class LineageWriter:
         return self._readers[partition]
 
     def _write_batches(self, batches: list[LoggedBatch], written: Written) -> None:
-        fresh = [logged for logged in batches if not logged.repeated]
-        if any(len(logged.stamped.rows) for logged in fresh):
-            written.events += self._write_events(decode.event_rows(fresh), written)
+        for part in decode.in_parts(logged for logged in batches if not logged.repeated):
+            self._write_events(decode.event_rows(part), written)
         rows = decode.batch_rows(batches)
-        if len(fresh) < len(batches):
-            numbers = rows.column("batch")
-            between = f"batch between {pc.min(numbers).as_py()} and {pc.max(numbers).as_py()}"
-            rows = unseen("batches", self._tables.rows("batches", between), rows)
+        if any(logged.repeated for logged in batches):
+            rows = unseen("batches", self._tables.known("batches", rows), rows)
         self._tables.append("batches", rows)
         written.batches += len(rows)
         written.repeated += len(batches) - len(rows)
 
-    def _write_events(self, events: pa.Table, written: Written) -> int:
-        if len(self._orphans):
-            all_events, events = events, unseen("events", self._orphans, events)
-            met = pc.is_in(self._orphans.column("g"), all_events.column("g"))
-            self._orphans = self._orphans.filter(pc.invert(met))
-        if not len(events):
-            return 0
-        events = decode.with_reads(events, self._read_events(decode.event_ranges(events)))
-        written.unread += events.column("read_crc32").null_count
-        self._tables.append("events", events)
-        return len(events)
+    def _write_events(self, events: pa.Table, written: Written) -> None:
+        fresh = self._without_orphans(events)
+        for part in self._read_events(fresh) if len(fresh) else ():
+            self._tables.append("events", part)
+            written.events += len(part)
+            written.unread += part.column("read_crc32").null_count
+
+    def _without_orphans(self, events: pa.Table) -> pa.Table:
+        """Those that no run before has left in the table; what one has left must be the same."""
+        left = events.filter(pc.is_in(events.column("g"), value_set=self._orphans))
+        if not len(left):
+            return events
+        self._orphans = self._orphans.filter(pc.invert(pc.is_in(self._orphans, value_set=left.column("g"))))
+        return unseen("events", self._tables.known("events", left), events)
 
     # --- grants -------------------------------------------------------------------------------------------------------
 
@@ -165,11 +158,10 @@ class LineageWriter:
             return
         rows = decode.subscription_rows(self._domain, answers)
         if self._any_repeated([answer for _, answer in answers]):
-            g = rows.column("g")
-            between = f"g between {pc.min(g).as_py()} and {pc.max(g).as_py()}"
-            rows = unseen("subscriptions", self._tables.rows("subscriptions", between), rows)
+            rows = unseen("subscriptions", self._tables.known("subscriptions", rows), rows)
         self._tables.append("subscriptions", rows)
-        self._tables.merge_groups(self._folded(rows))
+        for intervals in self._folded(rows):
+            self._tables.merge_groups(intervals)
         written.answers += len(rows)
         written.repeated += len(answers) - len(rows)
 
@@ -181,54 +173,53 @@ class LineageWriter:
             self._answered_g = max(self._answered_g, answer.g)
         return repeated
 
-    def _folded(self, subscriptions: pa.Table) -> dict[Interval, int | None]:
+    def _folded(self, subscriptions: pa.Table) -> Iterator[dict[Interval, int | None]]:
         """The intervals that changes of subscriptions begin and end."""
-        changed: dict[Interval, int | None] = {}
-        columns = ["g", "subscriber", "kind", "topics", "min_subscriptions"]
-        for row in subscriptions.select(columns).sort_by("g").to_pylist():
+        return _merged(self._turns(subscriptions.select(CHANGE).sort_by("g").to_pylist()))
+
+    def _turns(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Turn]:
+        for row in rows:
             if row["kind"] == "granted":
                 self._groups.min_subscriptions = row["min_subscriptions"]
             if row["kind"] in ("granted", "ended"):
-                changed |= self._groups.change(row["g"], row["subscriber"], row["topics"] or ())
-        return changed
+                yield from self._groups.change(row["g"], row["subscriber"], row["topics"] or ()).items()
 
     def _heal_groups(self) -> None:
         """Folds what the tables have, and writes what a crash left out of `sequencing_groups`."""
-        folded = self._folded(self._tables.rows("subscriptions", "kind in ('granted', 'ended')"))
-        known = {
-            (row["topic"], row["member"], row["valid_from_g"]): row["valid_to_g"]
-            for row in self._tables.rows("sequencing_groups", "true").to_pylist()
-        }
-        missing = object()
-        self._tables.merge_groups({key: end for key, end in folded.items() if known.get(key, missing) != end})
+        missing: dict[Interval, int | None] = {}
+        for part in self._tables.changes():
+            for intervals in self._folded(part):
+                missing |= intervals
+        for part in self._tables.groups():
+            for row in part.to_pylist():
+                key = (row["topic"], row["member"], row["valid_from_g"])
+                if key in missing and missing[key] == row["valid_to_g"]:
+                    del missing[key]
+        for intervals in _merged(missing.items()):
+            self._tables.merge_groups(intervals)
 
     # --- receipts -----------------------------------------------------------------------------------------------------
 
     def write_receipts(self, records: Iterable[LogRecord], written: Written) -> None:
         """Takes records of the receipts topic. Any subscriber may write there: one that cannot be read is left out."""
-        chunk: list[tuple[LogRecord, Receipts]] = []
-        size = 0
+        usable = self._usable(records, written)
+        for chunk in pieces.chunks(usable, lambda one: decode.receipts_bytes(one[1]), pieces.AT_ONCE_BYTES):
+            self._write_deliveries(chunk, written)
+
+    def _usable(self, records: Iterable[LogRecord], written: Written) -> Iterator[tuple[LogRecord, Receipts]]:
         for record in records:
             try:
-                receipts = decode.decode_receipt(self._domain, record)
+                yield record, decode.decode_receipt(self._domain, record)
             except WireError as error:
                 written.unusable += 1
                 place = f"{self._domain}.receipts[{record.partition}]@{record.offset}"
                 structlog.get_logger().error("receipt left out", at=place, reason=error.what)
-                continue
-            chunk.append((record, receipts))
-            size += len(receipts)
-            if size >= _DELIVERIES_PER_APPEND:
-                self._write_deliveries(chunk, written)
-                chunk, size = [], 0
-        if chunk:
-            self._write_deliveries(chunk, written)
 
     def _write_deliveries(self, receipts: list[tuple[LogRecord, Receipts]], written: Written) -> None:
         rows = decode.delivery_rows(receipts)
-        repeated = [one for _, one in receipts if self._is_repeated(one)]
+        repeated = [one for one in receipts if self._is_repeated(one[1])]
         if repeated:
-            rows = unseen("deliveries", self._tables.rows("deliveries", _any_of(repeated)), rows)
+            rows = unseen("deliveries", self._tables.known("deliveries", decode.delivery_rows(repeated)), rows)
         self._tables.append("deliveries", rows)
         written.deliveries += len(rows)
         written.repeated += sum(len(one) for _, one in receipts) - len(rows)
@@ -240,14 +231,12 @@ class LineageWriter:
         return bool(receipts.sequence[0] <= known)
 
 
-def _any_of(receipts: Iterable[Receipts]) -> str:
-    """The SQL condition for deliveries of the same processes in the same ranges; ids and nonces need no quoting."""
-    ranges: dict[tuple[str, str], tuple[int, int]] = {}
-    for one in receipts:
-        first, last = int(one.sequence[0]), int(one.sequence[-1])
-        least, most = ranges.get((one.id, one.nonce), (first, last))
-        ranges[one.id, one.nonce] = min(least, first), max(most, last)
-    return " or ".join(
-        f"(subscriber = '{id_}' and nonce = '{nonce}' and delivery_index between {least} and {most})"
-        for (id_, nonce), (least, most) in ranges.items()
-    )
+def _merged(turns: Iterable[Turn]) -> Iterator[dict[Interval, int | None]]:
+    """Intervals with their last ends, so many at a time as one merge may hold."""
+    for chunk in pieces.chunks(turns, _turn_bytes, pieces.AT_ONCE_BYTES):
+        yield dict(chunk)
+
+
+def _turn_bytes(turn: Turn) -> int:
+    (topic, member, _), _ = turn
+    return _INTERVAL_BYTES + len(topic) + len(member)

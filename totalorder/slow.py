@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Timer
+from threading import Event, Thread, Timer
 
 LONG_S = 3.0
 """How long a wait may last without a word, in seconds."""
+MOST_SILENCE_S = 30.0
+"""How long it may last without another word."""
 
 
 @contextmanager
@@ -18,3 +20,23 @@ def when_long(say: Callable[[], object]) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+@contextmanager
+def while_long(say: Callable[[], object]) -> Iterator[None]:
+    """Calls `say` again and again, from a thread of its own, while the block lasts: more and more seldom."""
+    over = Event()
+
+    def keep_saying() -> None:
+        pause_s = LONG_S
+        while not over.wait(pause_s):
+            say()
+            pause_s = min(2 * pause_s, MOST_SILENCE_S)
+
+    thread = Thread(target=keep_saying, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -3,24 +3,28 @@
 import io
 import json
 import random
+import shutil
 from collections.abc import Callable
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from audit_world import World, history, honest_world
-from pyspark.sql import SparkSession
+from pyspark.sql import (
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 from reference import change, events
 from rich.console import Console
 
 from totalorder.cli import app
 from totalorder.cli.audit import show_rows
 from totalorder.errors import SettingsError
-from totalorder.sinks import session
+from totalorder.sinks import audit, pieces, session, small
 from totalorder.sinks.audit import SQL_CONF, Auditor, Result, audits, parse_audit
 from totalorder.sinks.schema import TABLES
-from totalorder.streaming import session as java
 
 pytestmark = pytest.mark.spark
 
@@ -407,7 +411,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def delta(written: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The tables, and commands that use the tests' session."""
     monkeypatch.setattr(session, "start_delta_session", lambda *_args, **_more: spark)
-    monkeypatch.setattr(java, "stop_session", lambda _spark: None)
+    monkeypatch.setattr(session, "end_session", lambda _spark: None)
     return written
 
 
@@ -444,6 +448,114 @@ def test_sql_prints_a_table_or_lines(delta: Path, capfd: pytest.CaptureFixture[s
     assert json.loads(capfd.readouterr().out)["topic"] == "a"
     assert run("sql", "--tables", delta, "SELECT 'it''s' AS said, :x AS given", "--param", "x=o'clock\\") == 0
     assert "o'clock\\" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("sql", "told"),
+    [
+        ("timestamp_micros(1796058000000000000)", "+58884-10-23 08:00:00"),
+        ("timestamp_micros(-100000000000000000)", "-1199-02-15 14:13:20"),
+        ("timestamp_ntz'+58881-01-01 00:00:00'", "+58881-01-01 00:00:00"),
+        ("make_date(-5, 1, 1)", "-0005-01-01"),
+        ("array(timestamp_micros(1796058000000000000))", ["+58884-10-23 08:00:00"]),
+        ("map(make_date(58881, 1, 1), struct(timestamp'2026-01-02 03:04:05.006' AS x))", None),
+        ("interval '1' year", "INTERVAL '1' YEAR"),
+        ("make_interval(1, 2)", "1 years 2 months"),
+        ("batch_time", "2026-11-01 12:00:00.205"),
+    ],
+)
+def test_what_python_has_no_value_for_is_shown_as_spark_writes_it(
+    delta: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], sql: str, told: object
+) -> None:
+    query = f"SELECT {sql} AS t, {sql} AS t FROM batches ORDER BY batch LIMIT 1"
+    assert run("sql", "--tables", delta, query) == 0
+    assert str(told or "+58881-01-01") in capfd.readouterr().out
+    own = tmp_path / "mine.sql"
+    own.write_text(f"SELECT {sql} AS t FROM batches ORDER BY batch LIMIT 1")
+    assert run("audit", "--tables", delta, "--sql", own, "--json") == 1
+    (row,) = json.loads(capfd.readouterr().out.splitlines()[0])["rows"]
+    assert row["t"] == (told or {"+58881-01-01": ["2026-01-02 03:04:05.006"]})
+
+
+def test_a_question_opens_what_it_names_and_nothing_else(
+    delta: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+
+    def spied(root: str, name: str) -> pa.Table | None:
+        opened.append(name)
+        return small.read_small(root, name)
+
+    monkeypatch.setattr(audit, "read_small", spied)
+    assert run("sql", "--tables", delta, "SELECT count(*) FROM Events -- not batches", "--json") == 0
+    assert json.loads(capfd.readouterr().out) == {"count(1)": 49}
+    assert opened == ["events"]
+    opened.clear()
+    assert run("sql", "--tables", delta, "SELECT 'events' AS x, through_g FROM `complete`") == 0
+    assert opened == ["batches", "subscriptions"]
+    opened.clear()
+    assert run("audit", "--tables", delta, "--only", "content") == 0
+    assert opened == ["deliveries", "batches", "subscriptions", "events"], "events last: a batch comes after its events"
+
+
+def test_large_tables_are_asked_as_small_ones_are_and_columns_before_rows(
+    delta: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    two = ("--only", "digests", "--only", "gaps")
+    assert run("audit", "--tables", delta, *two, "--json") == 0
+    as_small = [json.loads(line) | {"seconds": 0} for line in capfd.readouterr().out.splitlines()]
+    monkeypatch.setattr(small, "SMALL_BYTES", -1)
+    assert run("audit", "--tables", delta, *two, "--json") == 0
+    assert [json.loads(line) | {"seconds": 0} for line in capfd.readouterr().out.splitlines()] == as_small
+    with monkeypatch.context() as patched:
+        patched.setattr(Auditor, "count", lambda *_: pytest.fail("rows were read"))
+        assert run("sql", "--tables", delta, "SELECT nonsense FROM events JOIN batches USING (batch)") == 2
+        assert "nonsense" in capfd.readouterr().err
+
+
+def test_small_files_may_hold_more_than_is_read_at_once(
+    written: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = (
+        spark.read.format("delta")
+        .load(str(written / "events"))
+        .withColumn("payload", F.expr("binary(repeat('x', 90000))"))
+    )
+    large.write.format("delta").save(str(tmp_path / "events"))
+    assert sum(path.stat().st_size for path in (tmp_path / "events").glob("*.parquet")) < small.SMALL_BYTES
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", 1_000_000)
+    assert small.read_small(str(tmp_path), "events") is None
+    assert small.read_small(str(written), "events") is not None
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a b", "a`b", "a#b?c*", "a\nb", "a\\b", "s3:x", "'\""])
+def test_a_root_of_any_name_is_read_as_it_is_or_left_to_spark(written: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "a b").mkdir()
+    shutil.copytree(written / "batches", tmp_path / name / "batches")
+    rows = small.read_small(str(tmp_path / name), "batches")
+    assert (rows is None) == (name in ("a%20b", "a\nb", "a\\b"))
+
+
+def test_a_relative_root_with_a_colon_is_no_uri(
+    delta: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(delta, tmp_path / "a:b")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(small, "SMALL_BYTES", -1)
+    assert run("sql", "--tables", "a:b", "SELECT count(*) AS n FROM events", "--json") == 0
+    assert json.loads(capfd.readouterr().out) == {"n": 49}
+
+
+def test_times_of_96_bits_are_read_as_they_are(spark: SparkSession, written: Path, tmp_path: Path) -> None:
+    """As an older version wrote them."""
+    far = spark.read.format("delta").load(str(written / "batches"))
+    far = far.withColumn("stamped_time", F.timestamp_micros(F.lit(1_796_058_000_000_000_000)))
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")
+    far.write.format("delta").save(str(tmp_path / "batches"))
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    rows = small.read_small(str(tmp_path), "batches")
+    assert rows is not None
+    assert set(rows.column("stamped_time").cast(pa.int64()).to_pylist()) == {1_796_058_000_000_000_000}
 
 
 def test_faults_that_spark_finds_are_told_in_one_line(

@@ -1,5 +1,6 @@
 """The lineage job on a real broker, Spark and Delta."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -7,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from chispa import assert_df_equality
 from deltalake import DeltaTable as OutsideTable
@@ -23,11 +26,13 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, SettingsError, StateError
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sinks import pieces
+from totalorder.sinks.audit import Auditor
 from totalorder.sinks.decode import SCHEMAS
 from totalorder.sinks.runner import Lineage
 from totalorder.sinks.schema import TABLES
 from totalorder.sinks.settings import LineageSettings
-from totalorder.sinks.tables import LineageTables, compact
+from totalorder.sinks.tables import LineageTables, Stopped, compact
 from totalorder.streaming.runner import Sequencer
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -91,7 +96,8 @@ def make_world(
             kafka_admin.create_topics(wanted)
             kafka_admin.wait_for_topics(list(wanted))
             world = build(domain=domain, topics=topics, **settings)
-            return KafkaWorld(world, broker.bootstrap_servers, tmp_path / domain, producer)
+            # Whatever a directory may be called goes into SQL here and there.
+            return KafkaWorld(world, broker.bootstrap_servers, tmp_path / f"it's `{domain}` \"ü", producer)
 
         yield make
 
@@ -101,7 +107,7 @@ def assert_complete(kafka: KafkaWorld) -> None:
     expected = MemoryTables(kafka.world.domain)
     run_once(kafka.world, expected)
     for name, table in TABLES.items():
-        wanted = expected.rows(name, "true")
+        wanted = expected.rows(name)
         found = OutsideTable(f"{kafka.settings.tables}/{name}").to_pyarrow_table()
         assert found.column_names == wanted.column_names
         told, stored = (
@@ -117,7 +123,7 @@ def assert_complete_in_spark(kafka: KafkaWorld, spark: SparkSession) -> None:
     expected = MemoryTables(kafka.world.domain)
     run_once(kafka.world, expected)
     for name, table in TABLES.items():
-        wanted = spark.createDataFrame(expected.rows(name, "true")).orderBy(*table.key).drop(*table.arrival)
+        wanted = spark.createDataFrame(expected.rows(name)).orderBy(*table.key).drop(*table.arrival)
         found = kafka.frame(spark, name).drop(*table.arrival)
         assert_df_equality(found, wanted, ignore_nullable=True, ignore_metadata=True)
 
@@ -142,6 +148,44 @@ def test_the_tables_hold_what_the_log_says(make_world: MakeWorld, spark: SparkSe
         {"subscriber": "r", "events": 6, "last": 12},
         {"subscriber": "s", "events": 5, "last": 12},
     ]
+
+
+class Collected:
+    """The bytes of each table that Spark has handed to Python."""
+
+    def __init__(self, patched: pytest.MonkeyPatch, frames: type[DataFrame]) -> None:
+        self.bytes: list[int] = []
+        collect = frames.toArrow
+
+        def spied(frame: DataFrame) -> pa.Table:
+            found = collect(frame)
+            self.bytes.append(found.nbytes)
+            return found
+
+        patched.setattr(frames, "toArrow", spied)
+
+
+def test_values_and_records_of_any_size_come_in_parts(
+    make_world: MakeWorld, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty events of 5 kB among small ones and one of 30 kB, in one batch, where 20 kB may be in memory at once."""
+    kafka = make_world(DomainWorld)
+    large = [b"%05d" % number * 1000 for number in range(40)]
+    values = [*large, b"", b"small", b"x" * 30_000, *(b"%d" % number for number in range(30))]
+    kafka.world.batch(Change("r", frozenset("ab")), *(("ab"[at % 2], value) for at, value in enumerate(values)))
+    kafka.world.report(kafka.world.deliver("r", "ab"))
+    kafka.push()
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", 20_000)
+    collected = Collected(monkeypatch, type(spark.range(1)))
+    assert kafka.run(spark, payload=True).written.events == len(values)
+    assert max(collected.bytes) < 3 * 20_000
+    assert_complete(kafka)
+    found = OutsideTable(f"{kafka.settings.tables}/events").to_pyarrow_table()
+    written = {(row["kafka_topic"], row["offset"]): row["payload"] for row in found.to_pylist()}
+    sent = {(topic, offset): value for topic, of in kafka.world.events.items() for offset, value in enumerate(of)}
+    assert written == sent
+    appends = [row for row in OutsideTable(f"{kafka.settings.tables}/events").history() if "txnAppId" not in row]
+    assert len(appends) > len(large) // 4
 
 
 def query_of_the_page(root: str) -> object:
@@ -238,14 +282,63 @@ def test_of_two_drivers_without_a_lock_one_stops(spark: SparkSession, tmp_path: 
     other.open()
     memory = MemoryTables()
     run_once(busy_world(), memory)
-    rows = memory.rows("deliveries", "true")
+    rows = memory.rows("deliveries")
     one.append("deliveries", rows.slice(0, 1))
     with pytest.raises(StateError, match="another lineage job writes to"):
         other.append("deliveries", rows.slice(1, 1))
     one.append("deliveries", rows.slice(2, 1))
-    assert len(one.rows("deliveries", "true")) == 2
+    assert one.frame("deliveries").count() == 2
     with pytest.raises(StateError, match="has domain d and the columns"):
         LineageTables(spark, str(tmp_path / "tables"), "another").open()
+
+
+def test_times_beyond_python_s_and_a_root_of_two_lines(spark: SparkSession, tmp_path: Path) -> None:
+    """A producer that stamps microseconds where Kafka wants milliseconds lives in the year 58881."""
+    memory, root = MemoryTables(), str(tmp_path / "two\n`lines`")
+    run_once(busy_world(), memory)
+    rows = memory.rows("events")
+    far = pa.array([1_796_058_000_000_000_000 + at for at in range(len(rows))], pa.timestamp("us", "UTC"))
+    rows = rows.set_column(rows.schema.get_field_index("event_time"), rows.schema.field("event_time"), far)
+    tables = LineageTables(spark, root, "d")
+    tables.open()
+    tables.append("events", rows)
+    (file,) = Path(root, "events").glob("*.parquet")
+    (column,) = (one for one in pq.ParquetFile(file).schema if one.name == "event_time")
+    assert (column.physical_type, column.logical_type.type) == ("INT64", "TIMESTAMP")
+    read = pq.read_table(file).column("event_time").cast(pa.int64())
+    assert sorted(read.to_pylist()) == far.cast(pa.int64()).to_pylist()
+    columns, found = Auditor(spark.newSession(), root).query("SELECT max(event_time), min(event_time) FROM events")
+    assert (len(columns), found) == (2, [("+58884-10-23 08:00:00.000007", "+58884-10-23 08:00:00")])
+
+
+def test_what_a_start_reads_comes_in_parts(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, tables = MemoryTables(), LineageTables(spark, str(tmp_path), "d")
+    run_once(busy_world(), memory)
+    tables.open()
+    tables.append("subscriptions", memory.rows("subscriptions"))
+    tables.merge_groups(memory.intervals)
+    (changes,), (groups,) = list(tables.changes()), list(tables.groups())
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", 250)
+    parts = list(tables.changes())
+    assert len(parts) > 1
+    assert [row["g"] for part in parts for row in part.sort_by("g").to_pylist()] == sorted(
+        changes.column("g").to_pylist()
+    )
+    parts = list(tables.groups())
+    assert len(parts) > 1
+    assert sorted(map(str, pa.concat_tables(parts).to_pylist())) == sorted(map(str, groups.to_pylist()))
+    known = tables.known("subscriptions", memory.rows("subscriptions").slice(1, 2))
+    assert sorted(known.column("g").to_pylist()) == memory.rows("subscriptions").column("g").to_pylist()[1:3]
+
+
+def test_a_stop_is_obeyed_between_two_tables(spark: SparkSession, tmp_path: Path) -> None:
+    asked = iter([False, False, True])
+    tables = LineageTables(spark, str(tmp_path), "d", is_stopping=lambda: next(asked))
+    with pytest.raises(Stopped):
+        tables.open()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["batches", "events"]
 
 
 def test_what_is_missing_in_kafka_stops_the_job(
@@ -355,6 +448,7 @@ def test_a_signal_ends_it_in_good_order_and_it_says_whether_it_has_caught_up(mak
         process.until("it opens the tables", lambda: process.logged("opening the tables"))
         assert process.terminate(signal.SIGINT) == 1  # also where pyspark has just put a handler of its own
         assert "was stopped before it had caught up" in process.lines[-1]
+        assert not process.logged("lineage ready"), "no query is started after a signal"
     with CatchingUp(**flags, batch_records=1) as process:
         process.until("the first batch is written", lambda: process.logged("batch"))
         assert process.terminate() == 1
@@ -371,3 +465,10 @@ def test_a_signal_ends_it_in_good_order_and_it_says_whether_it_has_caught_up(mak
         process.until("it runs", lambda: process.logged("lineage ready"))
         assert process.terminate() == 0
         assert not process.logged("caught up")
+    with LineageProcess(**flags) as process:
+        process.until("it runs", lambda: process.logged("lineage ready"))
+        (java,) = process.java()
+        os.kill(java, signal.SIGKILL)
+        assert process.wait() == 1
+        assert process.lines[-1].startswith("totalorder: Spark's Java process has ended"), process.lines[-1]
+        assert not any("Traceback" in line for line in process.lines)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from totalorder.errors import BrokerUnavailable, SettingsError
+from totalorder.errors import BrokerUnavailable, PreflightFailed, SettingsError
 from totalorder.sinks.runner import Lineage, run_compaction
 from totalorder.sinks.settings import LineageSettings
+from totalorder.streaming.preflight import TopicFacts
 
 NOWHERE = "127.0.0.1:1"
 
@@ -28,6 +29,27 @@ def test_a_broker_that_is_not_there(tmp_path: Path) -> None:
     with capture_logs() as said, pytest.raises(BrokerUnavailable):
         job.start()
     assert not said
+
+
+class Unreachable:
+    """Topics of a domain that has none, and whose connection cannot even be closed any more."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def facts(self, _names: object) -> dict[str, TopicFacts]:
+        return {}
+
+    def close(self) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_what_fails_at_the_end_does_not_hide_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("totalorder.sinks.runner.Topics", Unreachable)
+    job = Lineage(LineageSettings(tables=str(tmp_path), domain="nowhere"))
+    with capture_logs() as said, pytest.raises(PreflightFailed, match=r"has no topic nowhere\.grants"):
+        job.start()
+    assert [(line["event"], line["error"]) for line in said] == [("while stopping", "[Errno 111] Connection refused")]
+    Lineage(LineageSettings(tables=str(tmp_path), domain="nowhere")).stop()
 
 
 @pytest.mark.parametrize("name", ["file", "nothing"])

@@ -3,7 +3,10 @@
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from xml.etree import ElementTree
+
+import pytest
 
 from totalorder.sinks.audit import Result, Verdict, parse_audit
 from totalorder.sinks.report import Figures, Received, by_group, page
@@ -111,3 +114,68 @@ def test_it_is_whole_without_any_delivery() -> None:
     text = shown(result("holds"), figures=nothing)
     assert "<svg" not in text
     assert "Verdicts" in text
+
+
+# --- latencies --------------------------------------------------------------------------------------------------------
+
+
+def drawn(figures: Figures, label: str) -> ElementTree.Element:
+    """The first picture of this label."""
+    text = shown(result("holds"), figures=figures)
+    picture, *_ = re.findall(rf'<svg [^>]*aria-label="{label}">.*?</svg>', text, re.DOTALL)
+    return ElementTree.fromstring(picture)
+
+
+def slow(name: str, *to_delivery: int) -> dict[str, object]:
+    p50, p95, p99 = to_delivery
+    return percentiles(name, None) | {"to_delivery_p50": p50, "to_delivery_p95": p95, "to_delivery_p99": p99}
+
+
+@pytest.mark.parametrize("longest", [1_368, 3_294_000, 1_795_000_000_000])
+def test_the_figures_of_the_longest_bar_lie_within_the_picture(longest: int) -> None:
+    rows = [percentiles(None, None), slow("a", longest // 3, longest // 2, longest), slow("b", 1, 2, 3)]
+    picture = drawn(replace(FIGURES, percentiles=rows), "Latency by topic")
+    width = float(picture.attrib["viewBox"].split()[2])
+    for text in picture.iter("text"):
+        if text.get("class") == "tick":
+            assert float(text.attrib["x"]) + 6.5 * len(text.text or "") <= width
+
+
+def test_a_line_ends_upright_also_where_two_percentiles_are_one() -> None:
+    rows = [percentiles(None, None), slow("a", 10, 90, 90), slow("b", 10, 50, 90)]
+    picture = drawn(replace(FIGURES, percentiles=rows), "Latency by topic")
+    ends = [path.attrib["d"] for path in picture.iter("path") if path.get("class") == "whisker"]
+    assert len(ends) == 2
+    for path in ends:
+        (top, bottom) = re.fullmatch(r"M[\d.]+ \d+H[\d.]+M[\d.]+ (\d+)V(\d+)", path).groups()  # type: ignore[union-attr]
+        assert int(top) < int(bottom)
+
+
+@pytest.mark.parametrize("name", ["W" * 30, "订" * 30, "i" * 300])
+def test_a_name_fits_to_the_left_of_the_lanes(name: str) -> None:
+    picture = drawn(replace(FIGURES, received=received(name, 1, 2)), "Deliveries by subscriber")
+    (text,) = (text for text in picture.iter("text") if text.get("text-anchor") == "end" and text.get("class") is None)
+    shown = text.text or ""
+    assert len(shown) > 5
+    assert shown.endswith("…")
+    assert 13 * sum(1 if letter in "W订…" else 0.3 for letter in shown) <= float(text.attrib["x"])
+
+
+def test_the_histogram_has_an_axis_of_milliseconds_and_one_of_deliveries() -> None:
+    picture = drawn(replace(FIGURES, bins={0: 3, 1: 2, 5: 12}), "Deliveries by latency")
+    texts = [text.text for text in picture.iter("text")]
+    assert texts[:4] == ["0", "5", "10", "15"]
+    assert texts[4:7] == ["3", "2", "12"], "each bar's count"
+    assert texts[7:-1] == ["1.0", "1.2", "1.4", "1.7", "2.0", "2.4", "2.8"]
+    assert "milliseconds" in (texts[-1] or "")
+
+
+def test_bars_too_narrow_for_counts_have_them_on_the_axis_and_ticks_do_not_meet() -> None:
+    picture = drawn(replace(FIGURES, bins={0: 1, 83: 90_000, 164: 7}), "Deliveries by latency")
+    texts = [(text.text or "", float(text.attrib["x"])) for text in picture.iter("text")]
+    assert [text for text, _ in texts[:3]] == ["0", "50,000", "100,000"]
+    ticks = texts[3:-1]
+    assert ticks[0][0] == "1.0"
+    assert len(ticks) > 5
+    for (text, x), (other, next_x) in pairwise(ticks):
+        assert next_x - x >= 6 * (len(text) + len(other)) / 2

@@ -11,6 +11,7 @@ from totalorder.errors import Contradiction, EventsLost, WireError
 from totalorder.sequencer.codec import WireRecord
 from totalorder.sequencer.control import Grant
 from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sinks import pieces
 
 EVERY_TABLE = ("events", "batches", "subscriptions", "sequencing_groups", "deliveries")
 
@@ -46,9 +47,9 @@ def test_positions_are_taken_once_by_events_and_answers_together() -> None:
 def test_a_second_run_finds_nothing_to_do() -> None:
     world, tables = busy_world(), MemoryTables()
     run_once(world, tables)
-    appends = tables.appends
+    appended = list(tables.appended)
     assert not any(vars(run_once(world, tables)).values())
-    assert tables.appends == appends
+    assert tables.appended == appended
 
 
 @pytest.mark.parametrize("crash_before", EVERY_TABLE)
@@ -118,17 +119,49 @@ def test_many_deliveries_are_written_in_several_appends_and_a_crash_between_them
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, tables = busy_world(), MemoryTables()
-    expected = written_at_once(world)
-    records = len(world.logs["receipts"])
-    monkeypatch.setattr("totalorder.sinks.writer._DELIVERIES_PER_APPEND", 1)
-    tables.crash_after = len(EVERY_TABLE)  # the first receipt's is the last write
+    expected, deliveries = written_at_once(world), ("deliveries",) * len(world.logs["receipts"])
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", 1)
+    run_once(world, whole := MemoryTables())
+    assert whole.appended[-len(deliveries) :] == [*deliveries]
+    tables.crash_after = len(whole.appended) + len(whole.merged) - len(deliveries) + 1
     with pytest.raises(CrashedHere):
         run_once(world, tables)
     assert 0 < len(tables.tables["deliveries"]) < len(expected["deliveries"])
     tables.crash_after = None
     assert not run_once(world, tables).repeated
     assert contents(tables) == expected
-    assert tables.appends == len(EVERY_TABLE) - 2 + records
+
+
+@pytest.mark.parametrize("most_bytes", [1, 500, 2_000])
+def test_what_is_written_at_once_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
+    """A batch of many events and one of few, changes that turn several groups, many receipts."""
+    world = DomainWorld()
+    world.batch(Change("r", frozenset("abc")), *[("abc"[at % 3], b"1") for at in range(300)])
+    world.batch(Change("s", frozenset("bc")), Change("r", frozenset()), ("a", b"2"))
+    for first in range(1, 300, 50):
+        world.report(world.deliver("r", "abc", first=first, count=50))
+    expected = written_at_once(world)
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", most_bytes)
+    tables = MemoryTables()
+    run_once(world, tables)
+    assert contents(tables) == expected
+    for name in ("events", "batches", "deliveries"):
+        most_rows = max(size for table, size in tables.sizes if table == name)
+        assert most_rows <= (50 if name == "deliveries" else 1 + most_bytes // 160), "a record's receipts stay together"
+    assert max(len(intervals) for intervals in tables.merged) <= max(1, -(-most_bytes // 100))
+
+
+def test_a_crash_between_two_parts_of_one_batch_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, tables = busy_world(), MemoryTables()
+    expected = written_at_once(world)
+    monkeypatch.setattr(pieces, "AT_ONCE_BYTES", 1)
+    for writes in range(1, 6):
+        tables.crash_after = writes
+        with pytest.raises(CrashedHere):
+            run_once(world, tables)
+    tables.crash_after = None
+    run_once(world, tables)
+    assert contents(tables) == expected
 
 
 # --- what must stop the job -------------------------------------------------------------------------------------------
@@ -245,7 +278,7 @@ def test_events_that_are_gone_leave_nulls() -> None:
 def test_groups_are_intervals_of_the_order() -> None:
     tables = MemoryTables()
     run_once(busy_world(), tables)
-    assert {key: end for key, end in tables.groups.items() if key[0] < key[1]} == {
+    assert {key: end for key, end in tables.intervals.items() if key[0] < key[1]} == {
         ("a", "b", 1): 9,
         ("b", "c", 4): 11,
         ("a", "c", 9): None,
@@ -256,4 +289,4 @@ def test_groups_need_as_many_subscriptions_as_the_domain_says() -> None:
     world, tables = DomainWorld(min_subscriptions=2), MemoryTables()
     world.batch(Change("r", frozenset("ab")), Change("s", frozenset("abc")), Change("r", frozenset("c")))
     run_once(world, tables)
-    assert tables.groups == {("a", "b", 2): 3, ("b", "a", 2): 3}
+    assert tables.intervals == {("a", "b", 2): 3, ("b", "a", 2): 3}

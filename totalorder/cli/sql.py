@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from totalorder.cli.audit import Parameters, Spark, Tables, opened, parameters, show_rows
-from totalorder.cli.options import Json, spark_settings
+from totalorder.cli.options import Json, said_if_long, spark_settings
 
 
 def register(app: typer.Typer) -> None:
@@ -32,8 +32,10 @@ def run(
     values = parameters(param)
     check_is_query(query, "the query")
     check_values({"the query": parameters_of(query)}, values)
-    with opened(tables, spark_settings(spark)) as auditor:
-        columns, rows = auditor.query(query, values, most_rows=most_rows + 1)
+    with opened(tables, spark_settings(spark), [query]) as auditor:
+        auditor.check({"the query": query}, values)
+        with said_if_long("The question is being answered …"):
+            columns, rows = auditor.query(query, values, most_rows=most_rows + 1)
     if as_json:
         for row in rows[:most_rows]:
             print(json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=str))

@@ -62,11 +62,10 @@ def prove(demo: "Demo") -> None:
     from totalorder.java import SHORT_RUN
     from totalorder.sinks.audit import SQL_CONF, Auditor, choose
     from totalorder.sinks.runner import SPARK, Lineage
-    from totalorder.sinks.session import start_delta_session
+    from totalorder.sinks.session import end_session, start_delta_session
     from totalorder.sinks.settings import load_lineage_settings
     from totalorder.sinks.tables import LineageTables
     from totalorder.streaming.service import configure_logging
-    from totalorder.streaming.session import stop_session
 
     names = ("domain", "bootstrap_servers", "tables")
     settings = load_lineage_settings(None, {name: demo.spec[name] for name in names})
@@ -83,6 +82,6 @@ def prove(demo: "Demo") -> None:
         asked = [auditor.ask(audit) for audit in choose(())]
         not_judged = auditor.not_judged()
     finally:
-        stop_session(spark)
+        end_session(spark)
     demo.say(audits=[asdict(audit) for audit in judged(asked, not_judged)])
     demo.await_order()
