@@ -13,10 +13,14 @@ RUN pip install --no-cache-dir -c constraints.txt setuptools \
 print('\n'.join(p['dependencies'] + p['optional-dependencies']['spark']))" > requirements.txt \
     && pip install --no-cache-dir --no-build-isolation -c constraints.txt -r requirements.txt
 
+# All folders that pyproject.toml lists.
 COPY totalorder ./totalorder
 COPY sequencer ./sequencer
 COPY subscriber ./subscriber
 COPY streaming ./streaming
+COPY sinks ./sinks
+COPY bench ./bench
+COPY conf ./conf
 RUN pip install --no-cache-dir --no-build-isolation --no-deps .
 
 # The jars are fetched when the image is made, and checked against the lock; the job needs no network for them.

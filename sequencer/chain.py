@@ -42,13 +42,14 @@ class StampsPartition:
     held: deque[tuple[StampedBatch, BatchMark]] = field(default_factory=deque)
     complete_g: int = 0
     complete_batch: int = 0
+    """Nothing is owed of any batch before, and this one's rows are taken."""
     frontier: Mapping[Source, int] = field(default_factory=dict)
     """`next_offsets` of the last released batch."""
     repeated: int = 0
     _marks: deque[BatchMark] = field(default_factory=deque)
     _done: tuple[int, str] = (0, "")
-    _last: tuple[int, str, int] | None = None
-    """Number, digest and g of the last batch."""
+    _last: tuple[int, str, int] = (0, "", 0)
+    """Number, digest (empty when it is not known) and g of the last batch."""
     _digests: OrderedDict[int, str] = field(default_factory=OrderedDict)
     _incarnation: int = 0
 
@@ -56,19 +57,20 @@ class StampsPartition:
     def begin(cls, domain: str, partition: int, mark: StampsMark) -> "StampsPartition":
         """A partition about to be read from `mark`."""
         made = cls(domain=domain, partition=partition, next_offset=mark.offset)
-        if mark.batch:
-            made.complete_batch = mark.batch
-            made._done = (mark.batch, mark.digest)
-            made._last = (mark.batch, mark.digest, 0)
+        made._continue(mark)
+        made._done = (mark.batch, mark.digest)
+        if mark.digest:
             made._digests[mark.batch] = mark.digest
         return made
 
-    def read_again(self, offset: int) -> None:
-        """Reading resumes at `offset` after it was stopped; what lies between was not needed."""
-        self.reading, self.next_offset = True, offset
-        self._last = None
-        # Once the marks before are acknowledged, nothing is known of the batch before `offset`.
-        self._marks.append(BatchMark(offset=offset, batch=0, digest="", released=True))
+    def read_again(self, mark: StampsMark) -> None:
+        """Reading resumes at `mark` after it was stopped; what lies between was not needed."""
+        self.reading, self.next_offset = True, mark.offset
+        self._continue(mark)
+        self._marks.append(BatchMark(offset=mark.offset, batch=mark.batch, digest=mark.digest, released=True))
+
+    def _continue(self, mark: StampsMark) -> None:
+        self.complete_batch, self._last = mark.batch, (mark.batch, mark.digest, 0)
 
     def stop(self) -> None:
         """Nothing more is read. Batches that are not released hold no row that is owed."""
@@ -83,12 +85,12 @@ class StampsPartition:
 
         Contradiction when it does not agree with the chain; EventsLost when batches are missing before it.
         """
-        self.next_offset = max(self.next_offset, next_offset)
         if batch.incarnation < self._incarnation or self._is_repeated(batch):
+            # It may end between the parts of the next batch: the place to go on does not move.
             self.repeated += 1
             return False
-        if self._last is not None:
-            self._check_follows(batch, *self._last)
+        self._check_follows(batch, *self._last)
+        self.next_offset = next_offset
         self._incarnation = batch.incarnation
         self._last = (batch.batch, batch.digest, batch.g)
         self._digests[batch.batch] = batch.digest
@@ -101,7 +103,7 @@ class StampsPartition:
         return True
 
     def _is_repeated(self, batch: StampedBatch) -> bool:
-        if self._last is None or batch.batch > self._last[0]:
+        if batch.batch > self._last[0]:
             return False
         known = self._digests.get(batch.batch)
         if known is not None and known != batch.digest:
@@ -115,9 +117,10 @@ class StampsPartition:
         if batch.batch > last + 1:
             raise EventsLost(
                 f"{self._name} goes from batch {last} to {batch.batch}: stamps were removed before they were read",
-                remedy='Raise the retention of the stamps topic; go on without them by start="new" (--new)',
+                remedy="Raise the retention of the stamps topic. Without stamps there is no order: "
+                'start="new" (--new) begins at the present and gives up all that is owed',
             )
-        if batch.previous_digest != digest or batch.g < g:
+        if (digest and batch.previous_digest != digest) or batch.g < g:
             raise Contradiction(
                 f"batch {batch.batch} of {self._name} does not continue batch {last} ({digest[:12]})",
                 remedy=_TWO_WRITERS,

@@ -9,7 +9,7 @@ the decoded content, so that a replay may be cut or compressed differently and s
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -219,63 +219,92 @@ def _first(rows: StampRows) -> tuple[int, int]:
     return (int(rows.offset[0]), int(rows.g[0])) if len(rows) else (0, 0)
 
 
+_MOST_ATTEMPTS = 4
+"""More that are not complete are forgotten, oldest first: a job has one process, and now and then one that is dying."""
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """The parts of one batch that have come, from the first one on. `offset` is the first one's place in the log."""
+
+    key: tuple[int, int, int]
+    """Incarnation, batch, number of parts."""
+    offset: int
+    parts: list[StampedBatch] = field(default_factory=list)
+    """All with the first one's sources and offsets, and without names: however many there are, these count once."""
+    names: dict[int, str] = field(default_factory=dict)
+    bytes: int = 0
+
+    def fits(self, part: StampedBatch) -> bool:
+        return not self.parts or _frame(part) == _frame(self.parts[0])
+
+    def hold(self, part: StampedBatch) -> None:
+        self.names |= part.names
+        self.bytes += bytes_of(part.rows)
+        self.parts.append(replace(self.parts[0] if self.parts else part, rows=part.rows, names={}))
+
+    def whole(self) -> StampedBatch:
+        return replace(self.parts[0], rows=_joined([each.rows for each in self.parts]), names=self.names)
+
+
 class StampsAssembler:
     """Puts the parts of one stamps partition together again, in log order.
 
-    A repeated first part starts its batch anew (the job was killed between two parts and ran the batch once more).
+    A job that was killed runs its batch once more, and its former process may still write: parts of several attempts,
+    also at different batches, may come interleaved. An attempt that wrote all its parts is found among any others.
     """
 
     def __init__(self, *, domain: str, partition: int) -> None:
         self._domain = domain
         self._partition = partition
-        self._expected: tuple[int, int, int] | None = None
-        self._forget()
-
-    def _forget(self) -> None:
-        self._parts: list[StampedBatch] = []
-        """All with the first one's sources and offsets, and without names: however many there are, these count once."""
-        self._names: dict[int, str] = {}
-        self._bytes = 0
+        self._attempts: list[_Attempt] = []
+        self.began_at = 0
+        """Offset of the first part of the batch that `add` returned last."""
 
     @property
     def waiting(self) -> bool:
         """Whether a batch has begun of which parts are missing."""
-        return bool(self._parts)
+        return bool(self._attempts)
 
-    def add(self, value: bytes | None, headers: Mapping[str, bytes]) -> StampedBatch | None:
-        """Takes the next record; returns the batch that it completes, or None.
+    def add(self, value: bytes | None, headers: Mapping[str, bytes], *, offset: int = 0) -> StampedBatch | None:
+        """Takes the next record, which stands at `offset`; returns the batch that it completes, or None.
 
         WireError for a record that is not one of stamps, belongs elsewhere, or whose content does not give its digest.
         """
         batch, incarnation, part, parts = self._place(headers)
+        key = (incarnation, batch, parts)
         if part == 0:
-            self._forget()
-        elif self._expected != (incarnation, batch, parts) or part != len(self._parts):
-            # The tail of a batch whose beginning lies before where we began to read, or was written anew.
-            self._forget()
-            return None
+            self._attempts = [*self._attempts, _Attempt(key, offset)][-_MOST_ATTEMPTS:]
+        going_on = [each for each in self._attempts if each.key == key and len(each.parts) == part]
+        if not going_on:
+            return None  # the tail of a batch whose beginning lies before where we began to read
         decoded = decode_part(value)
         if (decoded.domain, decoded.partition, decoded.batch) != (self._domain, self._partition, batch):
             raise self._error(f"it says that it belongs to {decoded.domain}[{decoded.partition}] batch {decoded.batch}")
-        self._expected = (incarnation, batch, parts)
-        if self._parts and _frame(decoded) != _frame(self._parts[0]):
+        fitting = [each for each in going_on if each.fits(decoded)]
+        if not fitting:
             raise self._error(f"its part {part} does not fit the first one of batch {batch}")
-        self._hold(decoded)
-        if len(self._parts) < parts:
-            return None
-        whole = replace(self._parts[0], rows=_joined([each.rows for each in self._parts]), names=self._names)
-        self._forget()
-        if whole.compute_digest() != whole.digest:
-            raise self._error(f"the content of batch {batch} does not give its digest")
-        return whole
+        for attempt in fitting:
+            attempt.hold(decoded)
+        self._bound(fitting[-1])
+        return self._finish(fitting, batch) if part + 1 == parts else None
 
-    def _hold(self, part: StampedBatch) -> None:
-        self._names |= part.names
-        self._bytes += bytes_of(part.rows)
-        self._parts.append(replace(self._parts[0] if self._parts else part, rows=part.rows, names={}))
-        if self._bytes > MAX_BATCH_BYTES or len(self._names) > MAX_TOPICS_PER_DOMAIN:
-            self._forget()
-            raise self._error(f"batch {part.batch} has more stamps, entries or topics than a batch may have")
+    def _finish(self, attempts: Sequence[_Attempt], batch: int) -> StampedBatch:
+        """The batch of the first attempt whose parts belong together; what was begun of it or before is forgotten."""
+        self._attempts = [each for each in self._attempts if each.key[:2] > attempts[0].key[:2]]
+        for attempt in attempts:
+            whole = attempt.whole()
+            if whole.compute_digest() == whole.digest:
+                self.began_at = attempt.offset
+                return whole
+        raise self._error(f"the content of batch {batch} does not give its digest")
+
+    def _bound(self, latest: _Attempt) -> None:
+        if latest.bytes > MAX_BATCH_BYTES or len(latest.names) > MAX_TOPICS_PER_DOMAIN:
+            self._attempts.clear()
+            raise self._error(f"batch {latest.key[1]} has more stamps, entries or topics than a batch may have")
+        while sum(each.bytes for each in self._attempts) > MAX_BATCH_BYTES:
+            self._attempts.remove(next(each for each in self._attempts if each is not latest))
 
     def _place(self, headers: Mapping[str, bytes]) -> tuple[int, int, int, int]:
         if headers.get("kind") != KIND.encode():

@@ -54,11 +54,14 @@ from totalorder.sequencer.delivery_effects import (
     Switched,
 )
 from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Position, partitions_of
+from totalorder.sequencer.position import Position, StampsMark, partitions_of
 from totalorder.sequencer.stamps import Source, Stamp, StampedBatch
 from totalorder.sequencer.switches import Switch, switch_of
 
 Ints = npt.NDArray[np.int64]
+GO_ON_WITHOUT = (
+    'lost="skip" (--skip-lost) goes on and marks each event that is lost; start="new" (--new) gives up all that is owed'
+)
 MAX_UNACKNOWLEDGED = 1_000_000
 """More than this delivered and not acknowledged means that the application forgot to acknowledge."""
 
@@ -126,9 +129,9 @@ class Delivery:
 
     `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
     first grant of its own. `delivered_through`: a former process may have delivered events up to this g that come
-    again; None: up to the first grant of this process. `adopts`: without a position begin at any grant of the id, since
-    a former process may have died before it could save what it was granted. `max_buffered` events per event partition
-    and `max_waiting` stamps per stamps partition are held before the partition is paused.
+    again. `skips_lost`: what Kafka has no longer is delivered in its place with the tag "lost", instead of EventsLost.
+    `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
+    partition is paused.
     """
 
     def __init__(
@@ -138,13 +141,13 @@ class Delivery:
         nonce: str,
         domain: str,
         position: Position | None = None,
-        delivered_through: int | None = 0,
-        adopts: bool = True,
+        delivered_through: int = 0,
+        skips_lost: bool = False,
         max_buffered: int = 1_000,
         max_waiting: int = 50_000,
     ) -> None:
         self._id, self._nonce, self._domain = id, nonce, domain
-        self._delivered_through, self._adopts = delivered_through, adopts
+        self._delivered_through, self._skips_lost = delivered_through, skips_lost
         self._max_buffered, self._max_waiting = max_buffered, max_waiting
         self._effects: list[Effect] = []
         self._live = self._over = False
@@ -230,6 +233,16 @@ class Delivery:
         self._advance()
         return self._flush()
 
+    def gone(self, source: Source, offset: int) -> list[Effect]:
+        """Kafka has nothing below `offset` of an event partition any longer; the next record lies there or behind."""
+        state = self._sources.get(source)
+        if self._over or state is None or offset <= state.received_to:
+            return []
+        state.received_to = offset
+        self._todo.update(row.topic for (place, _), row in self._rows.items() if place == source)
+        self._advance()
+        return self._flush()
+
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""
         while self._acked_sequence < min(sequence, self._sequence):
@@ -280,8 +293,8 @@ class Delivery:
         return self._topic_by
 
     @property
-    def delivered_through(self) -> int | None:
-        """Events up to here may have been delivered by a former process; None before the first grant."""
+    def delivered_through(self) -> int:
+        """Events up to here may have been delivered by a former process."""
         return self._delivered_through
 
     @property
@@ -368,11 +381,9 @@ class Delivery:
             )
         if self._generation:
             self._link(answer)
-        elif isinstance(answer, Grant) and (own or self._adopts):
+        elif isinstance(answer, Grant) and own:
             self._begin(Position.at(answer))
         if own and isinstance(answer, Grant):
-            if self._delivered_through is None:
-                self._delivered_through = answer.g
             self._live = True
             self._effects.append(Granted(generation=answer.generation, g=answer.g, lease_s=answer.lease_s))
 
@@ -391,22 +402,22 @@ class Delivery:
         joined = switch.topics.keys() - former.keys()
         for topic in joined:
             self._joins.setdefault(topic, deque()).append((switch.g, switch.clock[topic]))
-        for number in sorted(self._partitions_of(switch.topics)):
-            self._read_stamps(number, switch.stamps_ends.get(number, 0))
         if isinstance(answer, Grant):
+            for number in sorted(self._partitions_of(switch.topics)):
+                self._read_stamps(number, StampsMark.of(answer, number))
             self._read_joined(switch, joined)
         if not switch.exact and len(self._switches) == 1:
             self._enter_frontier_order()
 
-    def _read_stamps(self, number: int, offset: int) -> None:
+    def _read_stamps(self, number: int, mark: StampsMark) -> None:
         part = self._parts.get(number)
         if part is None:
-            self._parts[number] = StampsPartition(domain=self._domain, partition=number, next_offset=offset)
+            self._parts[number] = StampsPartition.begin(self._domain, number, mark)
         elif part.reading:
             return
         else:
-            part.read_again(offset)
-        self._effects.append(ReadStamps(partition=number, offset=offset))
+            part.read_again(mark)
+        self._effects.append(ReadStamps(partition=number, offset=mark.offset))
 
     def _read_joined(self, switch: Switch, joined: set[int]) -> None:
         """Begins to read the event partitions of topics that join, from the exact cut at the switch."""
@@ -482,7 +493,8 @@ class Delivery:
         return EventsLost(
             f"subscriber {self._id!r}: {why}; with min_subscriptions = 2 the events from there to g {g} cannot be put "
             "in an order that all share",
-            remedy='Go on without them by start="new" (--new), and give the subscription a longer lease_s',
+            remedy='start="new" (--new) begins at the present and gives up all that is owed; '
+            "give the subscription a longer lease_s",
         )
 
     def _finish(self, switch: Switch) -> None:
@@ -592,7 +604,7 @@ class Delivery:
         if n > expected:
             raise EventsLost(
                 f"the stamps {expected} to {n - 1} of {self._names[topic]!r} are missing before g {g}",
-                remedy='Go on without them by start="new" (--new)',
+                remedy='Go on behind the present end by start="new" (--new): all that is owed before is given up',
             )
         if n < expected:
             return False
@@ -693,7 +705,7 @@ class Delivery:
             )
 
     def _has_come(self, row: _Row) -> bool:
-        """Whether a row's event is here, and is the first of its partition."""
+        """Whether a row's event is here, and is the first of its partition; or is known to be lost."""
         state = self._sources[row.source]
         if state.ready_batch:
             return False
@@ -702,14 +714,14 @@ class Delivery:
         if state.queue and state.queue[0].offset == row.offset:
             self._check_event(row, state.queue[0])
             return True
-        if state.received_to > row.offset:
+        if state.received_to > row.offset and not self._skips_lost:
             found = state.queue[0].offset if state.queue else state.received_to
             raise EventsLost(
                 f"{_place(row.source, row.offset)} of topic {self._names[row.topic]!r} is stamped (g {row.g}, "
                 f"n {row.n}), but Kafka has it no longer: reading went on at {found}",
-                remedy='Raise the retention of the topic; go on without the event by start="new" (--new)',
+                remedy=f"Raise the retention of the topic. {GO_ON_WITHOUT}",
             )
-        return False
+        return state.received_to > row.offset
 
     def _check_event(self, row: _Row, held: _Held) -> None:
         if held.topic != row.topic:
@@ -795,7 +807,8 @@ class Delivery:
                 remedy="Call ack() as events are done",
             )
         state = self._sources[row.source]
-        held = state.queue.popleft()
+        lost = not state.queue or state.queue[0].offset > row.offset
+        handle = None if lost else state.queue.popleft().handle
         state.delivered_to = row.offset + 1
         self._waiting[row.topic].popleft()
         del self._rows[row.source, row.offset]
@@ -805,14 +818,14 @@ class Delivery:
         self._unacked.append(row)
         self._effects.append(
             Deliver(
-                handle=held.handle,
+                handle=handle,
                 topic=self._names[row.topic],
                 source=row.source,
                 offset=row.offset,
                 n=row.n,
                 g=row.g,
                 entries={self._names[topic]: n for topic, n in row.gates},
-                tag="redelivered" if self._delivered_through and row.g <= self._delivered_through else None,
+                tag="lost" if lost else "redelivered" if row.g <= self._delivered_through else None,
                 sequence=self._sequence,
             )
         )

@@ -6,14 +6,16 @@ from typing import Literal, NamedTuple
 
 from totalorder.sequencer.stamps import Source
 
-Tag = Literal["redelivered"]
+Tag = Literal["redelivered", "lost"]
+"""A former process may have delivered it; or Kafka has the event no longer, and this stands in its place."""
 
 
 class Deliver(NamedTuple):
     """Hand this event to the application next.
 
-    `handle` is what came in with the event; `entries` are the clocks that the stamp writes for other topics of the
-    subscription (delta-coded: a topic that is left out has not advanced since the predecessor in this topic).
+    `handle` is what came in with the event, None for one that is lost; `entries` are the clocks that the stamp writes
+    for other topics of the subscription (delta-coded: a topic that is left out has not advanced since the predecessor
+    in this topic).
     `sequence` counts this process's deliveries: 1, 2, 3 …
     """
 

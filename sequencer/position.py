@@ -12,7 +12,7 @@ from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.switches import Link
 
-VERSION = 1
+VERSION = 2
 
 
 _partition = lru_cache(maxsize=100_000)(stamps_partition)
@@ -26,11 +26,20 @@ def partitions_of(topics: Iterable[str], partitions: int) -> set[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class StampsMark:
-    """Where to read on in a stamps partition; `batch` and `digest` are of the last batch before, 0 when unknown."""
+    """Where to read on in a stamps partition.
+
+    `batch` and `digest` are of the last batch before what is needed: older ones that are repeated behind `offset` are
+    not needed either. The digest is empty when it is not known.
+    """
 
     offset: int
-    batch: int = 0
+    batch: int
     digest: str = ""
+
+    @classmethod
+    def of(cls, grant: Grant, partition: int) -> "StampsMark":
+        """What is needed since a grant: the batch that holds it, and what follows."""
+        return cls(offset=grant.stamps_ends.get(partition, 0), batch=grant.batch - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +81,7 @@ class Position:
             clock={grant.ids[name]: grant.clock[name] for name in grant.topics},
             pending=(),
             sources=grant.next_offsets,
-            stamps={partition: StampsMark(offset=grant.stamps_ends.get(partition, 0)) for partition in needed},
+            stamps={partition: StampsMark.of(grant, partition) for partition in needed},
             stamps_partitions=grant.stamps_partitions,
             min_subscriptions=grant.min_subscriptions,
             topic_by=grant.topic_by,
@@ -83,20 +92,23 @@ class Position:
 class SavedPosition:
     """A position with the process that saved it.
 
-    `generation` is the process's own; the newest save is the one with the largest (generation, g, switched_g).
-    `delivered_through`: beyond `position` nothing after this g can have been delivered by anyone; None while the
-    process runs, and so after a crash.
+    `generation` is the process's own. `delivered_through`: nothing after this g has been handed to the application, by
+    this process or a former one, nor will be before the process has saved a larger one.
     """
 
     id: str
     generation: int
     nonce: str
-    delivered_through: int | None
+    delivered_through: int
     position: Position
 
     @property
     def age(self) -> tuple[int, int, int]:
-        """Sorts the saved positions of one id: the largest is the newest."""
+        """Sorts the saved positions of one id: the largest is the newest.
+
+        A deposed process may still save what it acknowledged, beyond the newer one's position; but it knows of no
+        change of the subscription since.
+        """
         return self.generation, self.position.g, self.position.switched_g
 
     @property
@@ -136,7 +148,10 @@ def decode_saved(value: bytes) -> SavedPosition:
     except (ValueError, KeyError, TypeError):
         raise WireError("a saved position is not readable", remedy=_REMEDY) from None
     if version != VERSION:
-        raise WireError(f"a saved position has version {version!r}", remedy="Update totalorder on this side")
+        raise WireError(
+            f"a saved position has version {version!r}; this program reads {VERSION}",
+            remedy='Use the release that saved it, or begin anew with start="new" (--new)',
+        )
     try:
         return _saved(record)
     except (KeyError, ValueError, TypeError, AttributeError) as error:
@@ -153,7 +168,6 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         if not isinstance(answer, Grant | Ended):
             raise ValueError("a pending answer changes nothing")
         pending.append(answer)
-    through = record["delivered_through"]
     position = Position(
         generation=_integer(record["in_force"]),
         switched_g=_integer(record["switched_g"]),
@@ -174,7 +188,7 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         id=_text(record["id"]),
         generation=_integer(record["generation"]),
         nonce=_text(record["nonce"]),
-        delivered_through=None if through is None else _integer(through),
+        delivered_through=_integer(record["delivered_through"]),
         position=position,
     )
 

@@ -35,11 +35,6 @@ class Switch:
         return self.answer.next_offsets if isinstance(self.answer, Grant) else {}
 
     @property
-    def stamps_ends(self) -> Mapping[int, int]:
-        """Stamps after `g` lie at or after these offsets, by stamps partition."""
-        return self.answer.stamps_ends if isinstance(self.answer, Grant) else {}
-
-    @property
     def lapse(self) -> bool:
         """Whether the change is the end of a lease."""
         return isinstance(self.answer, Ended) and self.answer.reason == "expired"

@@ -82,7 +82,6 @@ class StampsReader:
     def __init__(self, *, domain: str, partition: int, end: ChainEnd | None = None) -> None:
         self._name = f"{domain}.stamps[{partition}]"
         self._assembler = StampsAssembler(domain=domain, partition=partition)
-        self._first_offset = 0
         self._end = end
 
     def add(self, record: LogRecord) -> LoggedBatch | None:
@@ -91,16 +90,14 @@ class StampsReader:
         WireError for what is no record of stamps; EventsLost when batches are missing before it; Contradiction when it
         does not continue the chain.
         """
-        if record.headers.get("part") == b"0":
-            self._first_offset = record.offset
-        stamped = self._assembler.add(record.value, record.headers)
+        stamped = self._assembler.add(record.value, record.headers, offset=record.offset)
         if stamped is None or (self._end is not None and stamped.incarnation < self._end.incarnation):
             return None
         repeated = self._end is not None and stamped.batch <= self._end.batch
         logged = LoggedBatch(
             stamped=stamped,
             time_ms=record.time_ms,
-            offset=self._first_offset,
+            offset=self._assembler.began_at,
             next_offset=record.offset + 1,
             repeated=repeated,
         )

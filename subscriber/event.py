@@ -12,7 +12,8 @@ class Event(NamedTuple):
 
     `g` is its index in the domain's one order, `n` its number within `topic`; `entries` are the clocks that its
     timestamp writes for the subscription's other topics. `tag` is "redelivered" when a former process may have
-    delivered it without acknowledging it. `sequence` counts this process's deliveries: 1, 2, 3 …
+    delivered it without acknowledging it, and "lost" when it stands for one that Kafka has no longer: then there is no
+    key, value or header, and the time is -1. `sequence` counts this process's deliveries: 1, 2, 3 …
     """
 
     topic: str
@@ -31,8 +32,10 @@ class Event(NamedTuple):
 
     @classmethod
     def of(cls, effect: Deliver) -> "Event":
-        """The event of a Deliver effect whose handle is the Kafka record."""
+        """The event of a Deliver effect whose handle is the Kafka record, None for one that is lost."""
         record = effect.handle
+        if record is None:
+            record = Record(*effect.source, effect.offset, None, None, (), -1)
         assert isinstance(record, Record)
         return cls(
             topic=effect.topic,

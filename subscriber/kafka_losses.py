@@ -6,7 +6,7 @@ from kafka import TopicPartition
 
 from totalorder.errors import EventsLost
 
-GO_ON = 'go on without what is lost by start="new" (--new)'
+_BEGIN_ANEW = 'begin anew, without all that is owed, by start="new" (--new)'
 _PLACES_SHOWN = 5
 
 Offsets = Mapping[TopicPartition, int]
@@ -20,7 +20,9 @@ def removed(positions: Offsets, begins: Offsets) -> EventsLost | None:
     ranges = [f"{_place(at, first)} to {end - 1} ({end - first:,} offsets)" for at, first, end in lost]
     return EventsLost(
         f"Kafka no longer has {_shown(ranges)}: they were removed before they were read",
-        remedy=f"Raise the retention of the topic; {GO_ON}",
+        remedy='Raise the retention of the topic; go on without what is lost, if it is events, by lost="skip" '
+        "(--skip-lost)",
+        gone={(at.topic, at.partition): end for at, _, end in lost},
     )
 
 
@@ -32,7 +34,7 @@ def cut_short(positions: Offsets, ends: Offsets) -> EventsLost:
     ]
     return EventsLost(
         f"the log was cut short or its topic created again under its reader: {_shown(places)}",
-        remedy=f"What was read and is gone cannot be told from new records; {GO_ON}",
+        remedy=f"What was read and is gone cannot be told from new records; {_BEGIN_ANEW}",
     )
 
 
@@ -44,7 +46,7 @@ def gone(positions: Offsets, deleted: Collection[str], recreated: Collection[str
             lost.append(f"{_place(at, offset)} and all behind it: the topic was deleted")
         elif at.topic in recreated:
             lost.append(f"{_place(at, offset)} and all behind it: the topic was deleted and created again")
-    return EventsLost(f"Kafka no longer has {_shown(lost)}", remedy=GO_ON.capitalize())
+    return EventsLost(f"Kafka no longer has {_shown(lost)}", remedy=_BEGIN_ANEW.capitalize())
 
 
 def unreadable(positions: Offsets, error: Exception) -> EventsLost:
@@ -52,7 +54,7 @@ def unreadable(positions: Offsets, error: Exception) -> EventsLost:
     places = [_place(at, offset) for at, offset in sorted(positions.items())]
     return EventsLost(
         f"a record at or behind {_shown(places)} cannot be read: {error}",
-        remedy=f"Header names must be UTF-8 and records whole. Mend their producer; {GO_ON}",
+        remedy=f"Header names must be UTF-8 and records whole. Mend their producer; {_BEGIN_ANEW}",
     )
 
 

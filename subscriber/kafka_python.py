@@ -2,25 +2,25 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 import kafka.errors
 from kafka import TopicPartition
-from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
     KafkaTimeoutError,
     LogTruncationError,
     OffsetOutOfRangeError,
+    StaleMetadata,
     UnknownTopicOrPartitionError,
     UnsupportedCodecError,
 )
 
 from totalorder import kafka_clients
-from totalorder.errors import Error
+from totalorder.errors import BrokerUnavailable, Error
 from totalorder.kafka_connections import failure_of
 from totalorder.subscriber import kafka_losses
 from totalorder.subscriber.kafka_reader import Reader
@@ -103,19 +103,26 @@ class KafkaPythonTransport:
         described = self._bearing(lambda: self._described([topic]))
         return len(described[topic]["partitions"]) if topic in described else 0
 
-    def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """See Transport."""
-        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.EARLIEST))
+        wanted = list(partitions)
+        return self._bearing(lambda: self._offsets(self._first.consumer.beginning_offsets, wanted))
 
-    def end_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[Partition], *, timeout_s: float | None = None) -> dict[Partition, int]:
         """See Transport."""
-        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.LATEST))
+        wanted = list(partitions)
+        if timeout_s is not None:
+            return self._once(lambda: self._offsets(self._first.consumer.end_offsets, wanted, timeout_s))
+        return self._bearing(lambda: self._offsets(self._first.consumer.end_offsets, wanted))
 
-    def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
-        """Of committed records. A consumer would do it, but that of kafka-python 3.0.12 fails for new topics."""
-        wanted = {TopicPartition(*partition): spec for partition in partitions}
-        found = self._admin.list_partition_offsets(wanted, "read_committed") if wanted else {}
-        return {Partition(*at): place.offset for at, place in found.items()}
+    def _offsets(
+        self, ask: Callable[..., Any], partitions: Sequence[Partition], timeout_s: float = _ANSWER_S
+    ) -> dict[Partition, int]:
+        try:
+            found = ask([TopicPartition(*at) for at in partitions], timeout_ms=round(timeout_s * 1000))
+        except KeyError as error:  # kafka-python 3.0.12 asks for those alone whose leader it knows, and looks for all
+            raise StaleMetadata(str(error)) from error
+        return {Partition(*at): offset for at, offset in found.items()}
 
     def _described(self, topics: Collection[str]) -> dict[str, Any]:
         """Those of the topics that exist, as kafka-python describes them."""
@@ -128,15 +135,21 @@ class KafkaPythonTransport:
     def _bearing(self, ask: Callable[[], T]) -> T:
         """Asks the broker, again and again while it cannot be reached."""
         while True:
-            asked = time.monotonic()
-            try:
-                answer = ask()
-            except KafkaError as error:
-                self._bear(error, asked)
-                time.sleep(_RETRY_S)
-            else:
-                self._outage.heard()
-                return answer
+            with suppress(BrokerUnavailable):
+                return self._once(ask)
+            self._outage.raise_if_over()
+            time.sleep(_RETRY_S)
+
+    def _once(self, ask: Callable[[], T]) -> T:
+        """Asks the broker; BrokerUnavailable when it does not answer."""
+        asked = time.monotonic()
+        try:
+            answer = ask()
+        except KafkaError as error:
+            self._bear(error, asked)
+            raise kafka_clients.explained(self._servers, error) from error
+        self._outage.heard()
+        return answer
 
     def _bear(self, error: KafkaError, asked: float) -> None:
         """Raises what is no outage, or one that lasts too long."""
@@ -224,15 +237,15 @@ class KafkaPythonTransport:
 
     def _probe(self) -> None:
         """Asks the broker for the topics and ends of what is read, when nothing came for a while."""
-        asked = time.monotonic()
-        try:
-            self._check_topics()
-            # Whoever knows the topics may not be the one that is to give the records.
-            self._offsets([Partition(*at) for reader in self._readers for at in reader.next], OffsetSpec.LATEST)
-        except KafkaError as error:
-            self._bear(error, asked)
-        else:
-            self._outage.heard()
+        with suppress(BrokerUnavailable):
+            self._once(self._check_all)
+        self._outage.raise_if_over()
+
+    def _check_all(self) -> None:
+        self._check_topics()
+        # Whoever knows the topics may not be the one that is to give the records.
+        for reader in self._readers:
+            self._offsets(reader.consumer.end_offsets, [Partition(*at) for at in reader.next])
 
     def _check_topics(self) -> None:
         """Raises EventsLost when a topic that is read is gone, or is another one under the same name."""
@@ -261,11 +274,11 @@ class KafkaPythonTransport:
         """What became of offsets that Kafka does not have; of all that is read, where retention removed them."""
         self._bearing(self._check_topics)
         positions = {at: reader.position(at) for reader in self._readers for at in reader.next} | dict(wanted)
-        begins = self.beginning_offsets([Partition(*at) for at in positions])
+        begins = self.beginning_offsets(Partition(*at) for at in positions)
         removed = kafka_losses.removed(positions, {TopicPartition(*at): offset for at, offset in begins.items()})
         if removed is not None:
             return removed
-        ends = self.end_offsets([Partition(*at) for at in wanted])
+        ends = self.end_offsets(Partition(*at) for at in wanted)
         return kafka_losses.cut_short(wanted, {TopicPartition(*at): offset for at, offset in ends.items()})
 
     # --- writing ------------------------------------------------------------------------------------------------------

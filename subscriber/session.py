@@ -5,29 +5,20 @@ alone. Nothing here runs by itself: `pump` is called by whoever waits for events
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from totalorder.errors import (
     BrokerUnavailable,
-    Rejected,
+    Error,
+    EventsLost,
+    Fenced,
     SequencerUnavailable,
     SettingsError,
     SubscriptionEnded,
 )
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import (
-    Answer,
-    Ended,
-    Grant,
-    Rejection,
-    Renew,
-    Request,
-    Subscribe,
-    Unsubscribe,
-    decode_answer,
-    encode_request,
-)
+from totalorder.sequencer.control import Answer, Ended, Grant, Subscribe, Unsubscribe, decode_answer
 from totalorder.sequencer.delivery import Delivery
 from totalorder.sequencer.delivery_effects import (
     Deliver,
@@ -46,15 +37,15 @@ from totalorder.sequencer.delivery_effects import (
 )
 from totalorder.sequencer.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
 from totalorder.sequencer.names import DomainTopics, stamps_partition, valid_id, valid_topic
-from totalorder.sequencer.position import Position, SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.position import Position
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.event import Event
 from totalorder.subscriber.naming import crc_of, topic_of
+from totalorder.subscriber.positions import Positions
 from totalorder.subscriber.receipts import Journal
+from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.transport import Partition, Record, Transport
 
-_ATTEMPTS = 5
-"""How often a request is asked again because another process changed the id's generation in between."""
 _WAIT_S = 0.2
 _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
@@ -80,6 +71,7 @@ class SessionSettings:
     max_buffered: int = 1_000
     max_waiting: int = 50_000
     begin_anew: bool = False
+    skips_lost: bool = False
     receipts: bool = True
 
     def __post_init__(self) -> None:
@@ -125,124 +117,137 @@ class Session:
         self.finished: Finished | None = None
         self.generation = 0
         """Of this process, 0 before its first grant."""
+        self.grant: Grant | None = None
+        """The last one of this process."""
         self.held = False
         """While true no event partition is read, and what waits stays here."""
         self._transport, self._settings, self._nonce, self._clock = transport, settings, nonce, clock
         self._names = DomainTopics(domain=settings.domain)
         self._grants = Partition(self._names.grants, 0)
-        self._positions = Partition(self._names.positions, 0)
-        """Where positions of this id are saved; the true number is known once the topic is there."""
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
+        self._history: list[Answer] | None = []
+        """Answers that came before there was a machine for this process: those of the id, and the last of all."""
+        self._requests = Requests(transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await)
+        self._deadline = 0.0
+        self._ending = False
+        """Whether this process has ended the subscription."""
         self._journal = Journal(
             transport, domain=settings.domain, id=settings.id, nonce=nonce, clock=clock, wall_clock=wall_clock
         )
         self._stamps_count = 0
         self._assemblers: dict[int, StampsAssembler] = {}
-        self._first_parts: dict[int, int] = {}
         self._moved: set[Partition] = set()
         self._event_partitions: dict[Source, bool] = {}
         self._holding = False
-        self._latest = 0
-        """The newest generation of the id that any process holds or held."""
-        self._own_answer = 0
-        """Generation of the last grant or end that answered this process."""
-        self._lapsed = False
-        self._rejections: dict[int, Rejection] = {}
         self._renew_at: float | None = None
         self._save_at = self._pump_at = 0.0
-        self._saved: Position | None = None
-        self._stale_keys: set[bytes] = set()
+        self._ready_g = self._allowed_g = self._handed_g = 0
+        """How far events are ready, may be handed out, and were."""
 
     # --- start --------------------------------------------------------------------------------------------------------
 
     def start(self, topics: tuple[str, ...]) -> None:
         """Takes the id over and subscribes; returns once the sequencer has granted it.
 
-        Raises SequencerUnavailable when that takes longer than `start_timeout_s`, Rejected when it is refused.
+        Raises SequencerUnavailable when that takes longer than `start_timeout_s`, Rejected when it is refused, Fenced
+        when yet another process has taken the id over meanwhile.
         """
-        deadline = self._clock() + self._settings.start_timeout_s
-        self._stamps_count = self._count(self._names.stamps, deadline)
+        self._deadline = self._clock() + self._settings.start_timeout_s
+        self._stamps_count = self._count(self._names.stamps)
         ends = self._stamps_ends()
-        history = self._read_through(self._grants, deadline)
-        self._positions = self._partition_of_id(self._names.positions, deadline)
+        self._read_through(self._grants)
+        self._positions = Positions(
+            self._transport,
+            self._partition_of_id(self._names.positions),
+            id=self._settings.id,
+            nonce=self._nonce,
+        )
         if self._settings.receipts:
-            self._journal.open(self._partition_of_id(self._names.receipts, deadline, _RECEIPTS_REMEDY))
-        saves: list[Record] = []
-        if not self._settings.begin_anew:
-            read = self._read_through(self._positions, deadline)
-            self._transport.stop(self._positions)
-            saves = [record for record in read if record.topic == self._positions.topic]
-            history += [record for record in read if record.topic == self._grants.topic]
-        self._make_machine(self._newest(saves), [decode_answer(r.value) for r in history if r.value is not None])
-        for record in history:
-            self._dispatch(record)
-        self._subscribe(topics, ends, deadline)
+            self._journal.open(self._partition_of_id(self._names.receipts, _RECEIPTS_REMEDY))
+        try:
+            self._take_over(self._subscribe(topics, ends))
+            while not self._promise():
+                self._await()
+        except (Error, KeyboardInterrupt):
+            self._requests.withdraw(_TIMED_SEND_S)
+            raise
 
-    def _make_machine(self, saved: SavedPosition | None, history: Sequence[Answer]) -> None:
-        """A machine that goes on after what was saved, or else from an older grant, or else begins at the next."""
-        position = saved.position if saved is not None else None
-        if position is None and not self._settings.begin_anew:
-            granted = self._never_saved(history)
-            position = Position.at(granted) if granted is not None else None
+    def _take_over(self, generation: int) -> None:
+        """Begins where former processes have left off.
+
+        What they saved is looked at only now: whatever one of them hands out from here on, it must look at grants
+        before, and finds this process's.
+        """
+        saved = None
+        if not self._settings.begin_anew:
+            saved = self._positions.newest(self._read_through(self._positions.partition))
+            self._transport.stop(self._positions.partition)
+            if saved is not None and saved.generation > generation:
+                raise Fenced(
+                    f"another process took over subscriber id {self._settings.id!r} with generation "
+                    f"{saved.generation} while this one, of generation {generation}, began",
+                    remedy="Give each process an id of its own, or run one process per id",
+                )
+        history, self._history = self._history or [], None
+        granted = self._never_saved(history)
         self._machine = Delivery(
             id=self._settings.id,
             nonce=self._nonce,
             domain=self._settings.domain,
-            position=position,
+            position=saved.position if saved is not None else Position.at(granted) if granted is not None else None,
             delivered_through=saved.delivered_through if saved is not None else 0,
-            adopts=not self._settings.begin_anew,
+            skips_lost=self._settings.skips_lost,
             max_buffered=self._settings.max_buffered,
             max_waiting=self._settings.max_waiting,
         )
         self._apply(self._machine.start())
+        for answer in history:
+            self._apply(self._machine.answer(answer))
 
     def _never_saved(self, history: Iterable[Answer]) -> Grant | None:
-        """The first grant of the id since it was unsubscribed last.
+        """The first grant of the id since it was unsubscribed last; None to begin at this process's own.
 
-        Former processes were granted this and what followed, and died before they could save anything: all is owed.
+        Former processes were granted this and what followed, and were gone before they could save anything, so they
+        handed nothing out: all is owed.
         """
         first: Grant | None = None
         for answer in history:
-            if answer.id != self._settings.id:
+            if answer.id != self._settings.id or self._settings.begin_anew:
                 continue
             if isinstance(answer, Ended) and answer.reason == "unsubscribed":
                 first = None
             elif isinstance(answer, Grant):
                 first = first or answer
-        return first
+        return first if first is not None and first.nonce != self._nonce else None
 
-    def _newest(self, records: Iterable[Record]) -> SavedPosition | None:
-        prefix = f"{self._settings.id}/".encode()
-        saves: dict[bytes, bytes] = {}
-        for record in records:
-            if record.key is not None and record.key.startswith(prefix):
-                saves.pop(record.key, None)
-                if record.value is not None:
-                    saves[record.key] = record.value
-        self._stale_keys = set(saves)
-        return max((decode_saved(value) for value in saves.values()), key=lambda saved: saved.age, default=None)
-
-    def _partition_of_id(self, topic: str, deadline: float, remedy: str = "") -> Partition:
+    def _partition_of_id(self, topic: str, remedy: str = "") -> Partition:
         """Where a topic of the domain's holds what this id writes."""
-        return Partition(topic, stamps_partition(self._settings.id, self._count(topic, deadline, remedy)))
+        return Partition(topic, stamps_partition(self._settings.id, self._count(topic, remedy)))
 
-    def _count(self, topic: str, deadline: float, remedy: str = "") -> int:
+    def _count(self, topic: str, remedy: str = "") -> int:
         """Partitions of one of the domain's topics, which the sequencer makes when it first runs."""
         while not (count := self._transport.partitions(topic)):
-            if self._clock() >= deadline:
+            if self._clock() >= self._deadline:
                 raise self._no_sequencer(f"there is no topic {topic}", remedy)
             self._transport.poll(_WAIT_S)
         return count
 
-    def _read_through(self, partition: Partition, deadline: float) -> list[Record]:
-        """All records of a partition up to its present end; it stays read, and others that are read go on."""
+    def _read_through(self, partition: Partition) -> list[Record]:
+        """All records of a partition up to its present end, but for answers: these go where they belong.
+
+        It stays read, and others that are read go on.
+        """
         end = self._transport.end_offsets([partition])[partition]
         self._transport.read(partition, self._transport.beginning_offsets([partition])[partition])
         records: list[Record] = []
         while self._transport.position(partition) < end:
-            if self._clock() >= deadline:
+            if self._clock() >= self._deadline:
                 raise self._no_sequencer(f"{partition.topic} could not be read to its end")
-            records.extend(self._transport.poll(_WAIT_S))
+            for record in self._transport.poll(_WAIT_S):
+                if record.topic == self._names.grants:
+                    self._dispatch(record)
+                else:
+                    records.append(record)
         return records
 
     def _stamps_ends(self) -> dict[int, int]:
@@ -253,27 +258,35 @@ class Session:
 
     def change(self, topics: tuple[str, ...]) -> None:
         """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
-        deadline = self._clock() + self._settings.start_timeout_s
-        self._subscribe(topics, self._stamps_ends(), deadline)
+        if self._ending or self.finished is not None:
+            raise self.ended()
+        self._deadline = self._clock() + self._settings.start_timeout_s
+        generation = self._subscribe(topics, self._stamps_ends())
+        if self.generation != generation:
+            # It came to its end while the answer was under way: nobody would hold what was granted.
+            self._requests.withdraw(_TIMED_SEND_S)
+            raise self.ended()
 
     def end(self, *, drain: bool) -> None:
         """Unsubscribes; with `drain` everything before the end is still delivered, else nothing more."""
-        deadline = self._clock() + self._settings.start_timeout_s
         if not drain:
             self.ready.clear()
-        self._request(
-            lambda generation: Unsubscribe(id=self._settings.id, generation=generation, nonce=self._nonce), deadline
-        )
-        self._renew_at = None
+        if not self._ending and self.finished is None:
+            self._deadline = self._clock() + self._settings.start_timeout_s
+            self._requests.ask(
+                lambda generation: Unsubscribe(id=self._settings.id, generation=generation, nonce=self._nonce)
+            )
+            self._ending, self._renew_at = True, None
         if not drain:
             self._machine.drop()
             self.ready.clear()
             self.finished = Finished(g=self._machine.g, reason="unsubscribed")
         self.save()
 
-    def _subscribe(self, topics: tuple[str, ...], ends: dict[int, int], deadline: float) -> None:
-        def request(generation: int) -> Request:
-            return Subscribe(
+    def _subscribe(self, topics: tuple[str, ...], ends: dict[int, int]) -> int:
+        """Returns the generation that was granted."""
+        return self._requests.ask(
+            lambda generation: Subscribe(
                 id=self._settings.id,
                 generation=generation,
                 nonce=self._nonce,
@@ -281,40 +294,27 @@ class Session:
                 lease_s=self._settings.lease_s,
                 stamps_ends=ends,
             )
-
-        self._request(request, deadline)
-
-    def _request(self, make: Callable[[int], Request], deadline: float) -> None:
-        """Sends a request with the generation that follows the present one, until it is answered."""
-        reason = ""
-        for _ in range(_ATTEMPTS):
-            generation = self._latest + 1
-            rejection = self._ask(make(generation), generation, deadline)
-            if rejection is None:
-                return
-            reason = rejection.reason
-            if self._lapsed:
-                raise SubscriptionEnded(
-                    f"the lease of subscriber id {self._settings.id!r} ran out", remedy="Make a new Subscriber to go on"
-                )
-            if rejection.generation + 1 == generation:
-                raise Rejected(f"the sequencer refused the request of subscriber id {self._settings.id!r}: {reason}")
-        raise Rejected(
-            f"subscriber id {self._settings.id!r} changes hands all the time: {reason}",
-            remedy="Run one process per id",
         )
 
-    def _ask(self, request: Request, generation: int, deadline: float) -> Rejection | None:
-        sent = self._send_control(request)
-        while self._own_answer < generation and sent not in self._rejections:
-            if self._clock() >= deadline:
-                raise self._no_sequencer("it did not answer the request")
-            self.pump(_WAIT_S)
-        return self._rejections.pop(sent, None)
+    def _await(self) -> None:
+        """Lets an answer come."""
+        if self._clock() >= self._deadline:
+            raise self._no_sequencer("it did not answer the request")
+        self.pump(_WAIT_S)
 
-    def _send_control(self, request: Request, *, timeout_s: float | None = None) -> int:
-        at = Partition(self._names.control, 0)
-        return self._transport.send(at, self._settings.id.encode(), encode_request(request), timeout_s=timeout_s)
+    def ended(self) -> SubscriptionEnded:
+        """Why nothing more comes."""
+        at = f" at g {self.finished.g}" if self.finished is not None else ""
+        if self._ending:
+            how, remedy = "was unsubscribed by this process", "Make a new Subscriber to subscribe again"
+        elif self.finished is not None and self.finished.reason == "expired":
+            how = f"expired{at}: nothing renewed its lease of {self._settings.lease_s} s in time"
+            remedy = "Make a new Subscriber to go on; call poll() more often, or give a longer lease_s"
+        else:
+            how, remedy = f"was unsubscribed{at} by somebody else", "Make a new Subscriber to subscribe again"
+        return SubscriptionEnded(
+            f"the subscription of id {self._settings.id!r} in domain {self._settings.domain!r} {how}", remedy=remedy
+        )
 
     def _no_sequencer(self, why: str, remedy: str = "") -> SequencerUnavailable:
         return SequencerUnavailable(
@@ -331,12 +331,25 @@ class Session:
         self._pump_at = self._clock() + _NEWS_S
         self._throttle()
         self._moved.clear()
-        records = self._transport.poll(timeout_s)
+        records = self._records(timeout_s)
         for record in records:
             if not self._moved or Partition(record.topic, record.partition) not in self._moved:
                 self._dispatch(record)
         # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
         records.clear()
+
+    def _records(self, timeout_s: float) -> list[Record]:
+        """What has come; where events are lost and that is to be borne, reading goes on behind them."""
+        try:
+            return self._transport.poll(timeout_s)
+        except EventsLost as error:
+            if not self._settings.skips_lost or not error.gone or error.gone.keys() - self._event_partitions.keys():
+                raise
+            for source, offset in error.gone.items():
+                self._transport.read(Partition(*source), offset)
+                self._let_flow(source)
+                self._apply(self._machine.gone(source, offset))
+            return []
 
     def tick(self) -> None:
         """Before an event is taken, or when none will come: looks for news now and then, and does what is due.
@@ -360,8 +373,7 @@ class Session:
         try:
             if self._renew_at is not None and now >= self._renew_at and self.finished is None:
                 self._renew_at = now + min(self._settings.lease_s / 3, _TIMED_SEND_S)
-                renewal = Renew(id=self._settings.id, generation=self.generation, nonce=self._nonce)
-                self._send_control(renewal, timeout_s=_TIMED_SEND_S)
+                self._requests.renew(self.generation, _TIMED_SEND_S)
                 self._renew_at = now + self._settings.lease_s / 3
             if self._journal.due:
                 self._journal.send(_TIMED_SEND_S)
@@ -371,11 +383,40 @@ class Session:
             # Nothing is lost by being late. How long an outage is borne, poll decides.
             pass
 
-    def hand_out(self) -> Event:
-        """The next event that is ready, for the application."""
+    def hand_out(self) -> Event | None:
+        """The next event that is ready, for the application; None while Kafka does not answer."""
+        if self.ready[0].g > self._allowed_g and not self._promise():
+            return None
         event = Event.of(self.ready.popleft())
-        self._journal.note(event, self.generation)
+        self._handed_g = max(self._handed_g, event.g)
+        if event.tag != "lost":
+            self._journal.note(event, self.generation)
         return event
+
+    def _promise(self) -> bool:
+        """Sees to it that everything ready may be handed out, and that the id is still this process's.
+
+        First the promise is put on the log, then grants are read to their end. A process that takes over is granted
+        first, then looks for promises: so it sees this one, or this process sees its grant, and stops.
+        """
+        deadline = self._clock() + _TIMED_SEND_S
+        saved = self._positions.saved
+        assert saved is not None, "a position is saved at each grant"
+        try:
+            if self._positions.promised < self._ready_g:
+                # What is acknowledged meanwhile would need receipts first, and is saved in its own time.
+                self._write_position(saved, self._ready_g, _TIMED_SEND_S)
+            promised = self._positions.promised
+            end = self._transport.end_offsets([self._grants], timeout_s=_TIMED_SEND_S)[self._grants]
+            while self._transport.position(self._grants) < end:
+                if self._clock() >= deadline:
+                    return False
+                self.pump(_WAIT_S)
+        except BrokerUnavailable:
+            # How long an outage is borne, poll decides.
+            return False
+        self._allowed_g = promised
+        return True
 
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""
@@ -386,9 +427,7 @@ class Session:
     def _dispatch(self, record: Record) -> None:
         if record.topic == self._names.grants:
             if record.value is not None:
-                answer = decode_answer(record.value)
-                self._note(answer)
-                self._apply(self._machine.answer(answer))
+                self._answered(decode_answer(record.value))
         elif record.topic == self._names.stamps:
             self._stamps_record(record)
         else:
@@ -405,30 +444,26 @@ class Session:
         if assembler is None:
             return
         headers = {name: value for name, value in record.headers if value is not None}
-        if headers.get("part") == b"0":
-            self._first_parts[record.partition] = record.offset
-        batch = assembler.add(record.value, headers)
+        batch = assembler.add(record.value, headers, offset=record.offset)
         if batch is not None:
-            first = self._first_parts[record.partition]
-            self._apply(self._machine.stamped(batch, offset=first, next_offset=record.offset + 1))
+            self._apply(self._machine.stamped(batch, offset=assembler.began_at, next_offset=record.offset + 1))
 
-    def _note(self, answer: Answer) -> None:
-        """Remembers what answers say about the id's generation and this process's requests."""
-        if answer.id != self._settings.id:
+    def _answered(self, answer: Answer) -> None:
+        self._requests.note(answer)
+        if isinstance(answer, Grant) and answer.nonce == self._nonce:
+            self.grant = answer
+        if self._history is None:
+            self._apply(self._machine.answer(answer))
             return
-        if isinstance(answer, Grant | Ended | Rejection):
-            self._latest = max(self._latest, answer.generation)
-        if answer.nonce == self._nonce:
-            if isinstance(answer, Rejection):
-                self._rejections[answer.offset] = answer
-            elif isinstance(answer, Grant | Ended):
-                self._own_answer = max(self._own_answer, answer.generation)
-                self._lapsed = isinstance(answer, Ended) and answer.reason == "expired"
+        if self._history and self._history[-1].id != self._settings.id:
+            self._history.pop()
+        self._history.append(answer)
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliver):
                 self.ready.append(effect)
+                self._ready_g = max(self._ready_g, effect.g)
             elif isinstance(effect, Granted):
                 self._granted(effect)
             elif isinstance(effect, Finished):
@@ -489,49 +524,41 @@ class Session:
         if granted.lease_s:
             self._renew_at = self._clock() + granted.lease_s / 3
         # Before anything is delivered under it: a process that dies now leaves a position that knows of its grant.
-        self._saved = None
-        self.save()
+        self.save(always=True)
 
-    def save(self, *, last: bool = False, timeout_s: float | None = None) -> None:
-        """Writes the acknowledged position to Kafka, if it has moved; `last`: everything handed out is acknowledged."""
+    def save(self, *, always: bool = False, timeout_s: float | None = None) -> None:
+        """Writes the acknowledged position to Kafka, if it has moved."""
         interval = self._settings.save_interval_s or _REFRESH_S
         self._save_at = self._clock() + interval
         if not self.generation:
             return
         position = self._machine.position()
-        if last or position != self._saved:
+        if always or position != self._positions.saved:
             # A position is a promise not to deliver again: without its receipt the delivery would be lost to audits.
             self._journal.send(timeout_s)
-            saved = SavedPosition(
-                id=self._settings.id,
-                generation=self.generation,
-                nonce=self._nonce,
-                delivered_through=self._machine.delivered_through if last else None,
-                position=position,
-            )
-            self._send_position(saved.key, encode_saved(saved), timeout_s)
-            self._saved = position
-            for key in sorted(self._stale_keys - {saved.key}):
-                self._send_position(key, None, timeout_s)
-            self._stale_keys = {saved.key}
+            self._write_position(position, self._ready_g, timeout_s)
 
-    def _send_position(self, key: bytes, value: bytes | None, timeout_s: float | None) -> None:
-        self._transport.send(self._positions, key, value, timeout_s=timeout_s)
+    def _save_last(self) -> None:
+        """Nothing more is handed out: only what was can come again."""
+        position = self._machine.position()
+        if position != self._positions.saved or self._handed_g < self._positions.promised:
+            self._write_position(position, self._handed_g, None)
+
+    def _write_position(self, position: Position, through: int, timeout_s: float | None) -> None:
+        through = max(through, self._machine.delivered_through)
+        self._positions.save(position, generation=self.generation, through=through, timeout_s=timeout_s)
 
     @property
     def machine(self) -> Delivery:
         """The delivery machine, for questions only."""
         return self._machine
 
-    def close(self, *, save: bool, handed: int) -> None:
-        """Sends receipts, saves what was acknowledged, and lets go of the transport.
-
-        `handed` is the last event the application got.
-        """
+    def close(self, *, save: bool) -> None:
+        """Sends receipts, saves what was acknowledged, and lets go of the transport."""
         try:
             self._journal.send()
             if save and self.generation:
-                self.save(last=self._machine.acknowledged_sequence == handed)
+                self._save_last()
         except BrokerUnavailable:
             # The position saved last still holds: a later process begins there.
             pass

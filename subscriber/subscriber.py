@@ -12,6 +12,7 @@ from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.event import Event
 from totalorder.subscriber.session import Session, SessionSettings, checked_topics
 from totalorder.subscriber.transport import Transport
+from totalorder.subscriber.unseen import warn_of_unseen
 
 _ITERATE_S = 0.5
 
@@ -51,7 +52,9 @@ class Subscriber:
 
     `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
     process that starts goes on after the last acknowledged event, and what a former one may have delivered without
-    acknowledging it comes again, tagged "redelivered". `start="new"` begins at the present instead.
+    acknowledging it comes again, tagged "redelivered". `start="new"` begins at the present instead, and gives up all
+    that was owed. With `lost="skip"` an event that Kafka has no longer (retention, deletion) comes in its place with
+    the tag "lost" and without a value, instead of EventsLost; acknowledge it like any other.
 
     The subscription ends when no process renews it for `lease_s` seconds (0: never). Acknowledged positions are saved
     within each `ack`, a few milliseconds: acknowledge every hundredth event where that is too slow. With
@@ -59,13 +62,14 @@ class Subscriber:
     acknowledged since the last time comes again. At most about `max_buffered` events wait per Kafka partition.
     With `receipts` what was delivered is told to the domain, so that the order can be audited: before each position is
     saved, and within a second or two while events are polled for. `kafka` takes client settings by their Java names.
-    For use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must differ for each
-    process) are for tests.
+    Topics of which the domain has seen nothing are warned of in Python's log, "totalorder.subscriber": a name may be
+    mistyped. For use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must differ
+    for each process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
-    SettingsError. Later: Fenced, SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker
-    for `outage_timeout_s`). After an error the subscriber is of no more use; a new one goes on after what was
-    acknowledged.
+    SettingsError, Fenced (yet another process of the id began meanwhile). Later: Fenced, SubscriptionEnded, EventsLost,
+    Contradiction, WireError, BrokerUnavailable (no broker for `outage_timeout_s`). After an error the subscriber is of
+    no more use; a new one goes on after what was acknowledged.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Subscriber:
         domain: str,
         bootstrap_servers: str = "localhost:9092",
         start: Literal["saved", "new"] = "saved",
+        lost: Literal["stop", "skip"] = "stop",
         lease_s: int = 86_400,
         start_timeout_s: float = 60.0,
         outage_timeout_s: float = 60.0,
@@ -90,6 +95,8 @@ class Subscriber:
     ) -> None:
         if start not in ("saved", "new"):
             raise SettingsError(f"start = {start!r} is unknown", remedy='Use "saved" or "new"')
+        if lost not in ("stop", "skip"):
+            raise SettingsError(f"lost = {lost!r} is unknown", remedy='Use "stop" or "skip"')
         names = checked_topics(topics)
         settings = SessionSettings(
             id=id,
@@ -99,6 +106,7 @@ class Subscriber:
             save_interval_s=save_interval_s,
             max_buffered=max_buffered,
             begin_anew=start == "new",
+            skips_lost=lost == "skip",
             receipts=receipts,
         )
         if transport is None:
@@ -118,10 +126,13 @@ class Subscriber:
         self._guard = _Guard()
         self._handed = 0
         self._stopped = self._closed = self._own_end = False
+        self._domain, self._transport = domain, transport
+        self._looked_at: set[str] = set()
         try:
             self._session.start(names)
+            self._warn_of_unseen()
         except BaseException:
-            self._session.close(save=False, handed=0)
+            self._session.close(save=False)
             raise
 
     # --- events -------------------------------------------------------------------------------------------------------
@@ -146,8 +157,10 @@ class Subscriber:
         if not self._session.ready or self._session.held:
             self._check_end()
             return None
-        event = self._session.hand_out()
-        self._handed = event.sequence
+        with self._guard:
+            event = self._session.hand_out()
+        if event is not None:
+            self._handed = event.sequence
         return event
 
     def __iter__(self) -> Self:
@@ -182,6 +195,15 @@ class Subscriber:
         self._check()
         with self._guard:
             self._session.change(names)
+            self._warn_of_unseen()
+
+    def _warn_of_unseen(self) -> None:
+        """Of each topic once, when it was granted."""
+        grant = self._session.grant
+        if grant is not None:
+            news = set(grant.topics) - self._looked_at
+            self._looked_at |= news
+            warn_of_unseen(grant, news, domain=self._domain, transport=self._transport)
 
     def unsubscribe(self, *, drain: bool = True) -> None:
         """Ends the subscription for good. With `drain` the events before its end can still be taken, else none."""
@@ -213,6 +235,12 @@ class Subscriber:
     def position(self) -> int:
         """Everything acknowledged lies at or before this index of the order (g)."""
         return self._session.machine.acknowledged_g
+
+    @property
+    def granted_g(self) -> int:
+        """Where in the order the last grant of this process lies: its set of topics holds from there on."""
+        grant = self._session.grant
+        return grant.g if grant is not None else 0
 
     @property
     def finished(self) -> bool:
@@ -252,7 +280,7 @@ class Subscriber:
         """
         if not self._closed:
             self._closed = True
-            self._session.close(save=not isinstance(self._guard.failure, Fenced), handed=self._handed)
+            self._session.close(save=not isinstance(self._guard.failure, Fenced))
 
     def __enter__(self) -> Self:
         return self
@@ -276,8 +304,5 @@ class Subscriber:
         finished = self._session.finished
         if finished is None or (finished.reason == "unsubscribed" and self._own_end):
             return
-        remedy = "Subscribe anew; renew in time by calling poll() more often, or with a longer lease_s"
-        if finished.reason == "unsubscribed":
-            remedy = "Someone unsubscribed this id; subscribe anew to go on"
         with self._guard:
-            raise SubscriptionEnded(f"the subscription {finished.reason} at g {finished.g}", remedy=remedy)
+            raise self._session.ended()

@@ -3,6 +3,8 @@
 Each says what happened, where, and what to do about it; `totalorder.Error` is the root, so one `except` holds them all.
 """
 
+from collections.abc import Mapping
+
 
 class Error(Exception):
     """Root of all errors of this package.
@@ -64,7 +66,14 @@ class SequencerUnavailable(Error):
 
 
 class EventsLost(Error):
-    """Records that are still needed were removed from Kafka (retention, deletion) before they were read."""
+    """Records that are still needed were removed from Kafka (retention, deletion) before they were read.
+
+    `gone` says for each partition (topic, number) that can be read on from which offset; what lay before is lost.
+    """
+
+    def __init__(self, what: str, *, remedy: str = "", gone: Mapping[tuple[str, int], int] | None = None) -> None:
+        super().__init__(what, remedy=remedy)
+        self.gone = dict(gone or {})
 
 
 class LimitExceeded(Error):

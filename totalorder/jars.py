@@ -168,6 +168,7 @@ def _exclusive(folder: Path) -> Iterator[None]:
 
 def _fetch(jar_set: str, jars: Sequence[Jar], folder: Path) -> None:
     """Fetch into a folder aside, check, and only then move into place: a half-written jar is never seen."""
+    _ivy_jar()  # without it nothing can be fetched: told before anything else is
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="fetch-") as aside_name:
         aside = Path(aside_name)
@@ -228,7 +229,7 @@ def _ivy_jar() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise EnvironmentProblem(
-            "The jars are fetched by Ivy, which comes with pyspark, and pyspark is not installed",
+            "Jars have to be fetched first, by Ivy of pyspark: that needs the extra 'spark', which is not installed",
             remedy="pip install 'totalorder[spark]'.",
         )
     found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
@@ -330,8 +331,11 @@ class _Progress:
 
 def main() -> None:
     """`python -m totalorder.jars SET…`: fetch and check the sets named (default: all)."""
-    for jar_set in sys.argv[1:] or JAR_SETS:
-        jar_paths(jar_set)
+    try:
+        for jar_set in sys.argv[1:] or JAR_SETS:
+            jar_paths(jar_set)
+    except EnvironmentProblem as error:
+        sys.exit(f"totalorder: {error}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """`totalorder subscribe` and `totalorder inspect` on a real broker."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -36,11 +38,11 @@ def test_subscribe_and_inspect(
     topic, domain, servers = new_topic("orders"), unique_name("domain"), broker.bootstrap_servers
     where = ("--domain", domain, "--bootstrap-servers", servers)
     with ThreadSequencer(servers, domain, [topic], partitions=1):
-        assert run("subscribe", topic, "--id", "s", "--timeout", "0", *where) == (0, "", "")
+        assert run("subscribe", topic, "--id", "s", "--timeout", "0", *where) == (0, "", "subscribed at g 1\n")
         with kafka_clients.producer(servers) as producer:
             publish(producer, topic)
-        code, out, _ = run("subscribe", topic, "--id", "s", "--max", "2", *where)
-        assert code == 0
+        code, out, err = run("subscribe", topic, "--id", "s", "--max", "2", *where)
+        assert (code, err) == (0, "subscribed at g 5, going on after g 1\n")
         assert [line.split()[1:4] for line in out.splitlines()] == [
             [f"{topic}#1", f"{topic}[0]@0", "one"],
             [f"{topic}#2", f"{topic}[0]@1", "k:"],
@@ -66,6 +68,21 @@ def test_subscribe_and_inspect(
         code, _, err = run("inspect", "--partition", "7", *where)
         assert code == 2
         assert "0 to 0" in err
+
+
+def test_a_mistyped_topic_is_told_where_a_person_sees_it(
+    broker: LocalBroker, new_topic: Callable[..., str], unique_name: Callable[[str], str]
+) -> None:
+    topic, mistyped, domain = new_topic("orders"), unique_name("oders"), unique_name("domain")
+    words = ["subscribe", mistyped, topic, "--id", "s", "--timeout", "0", "--domain", domain]
+    command = [sys.executable, "-m", "totalorder.cli", *words, "-b", broker.bootstrap_servers]
+    with ThreadSequencer(broker.bootstrap_servers, domain, [topic], partitions=1):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    warning, granted = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, granted) == (0, "", "subscribed at g 1")
+    assert warning.startswith(f'no Kafka topic "{mistyped}" on this broker')
+    with kafka_clients.admin(broker.bootstrap_servers) as admin:
+        assert mistyped not in admin.list_topics()
 
 
 def receipts_end(servers: str, domain: str) -> int:

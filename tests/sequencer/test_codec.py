@@ -88,6 +88,60 @@ def test_the_tail_of_a_batch_that_began_before_the_reader_is_passed_over() -> No
     assert [b.digest for b in feed(reader(), [*records[1:], *records])] == [batch.digest]
 
 
+def placed(assembler: StampsAssembler, records: list[WireRecord]) -> list[tuple[str, int]]:
+    """Digest and first offset of each batch that records at the offsets 0, 1, 2 … complete."""
+    found = []
+    for offset, record in enumerate(records):
+        batch = assembler.add(record.value, dict(record.headers), offset=offset)
+        if batch is not None:
+            found.append((batch.digest, assembler.began_at))
+    return found
+
+
+def test_parts_of_an_attempt_that_died_may_stand_between_those_of_the_present_one() -> None:
+    """A process of the job that was replaced may still write; whoever wrote all parts has written the batch."""
+    batch, new = many_parts()
+    old = list(new)
+    for log in (
+        [new[0], old[1], *new[1:]],
+        [new[0], old[0], *new[1:]],
+        [old[0], new[0], old[1], *new[1:]],
+        [new[0], new[1], old[0], old[1], *new[2:]],
+    ):
+        assert (batch.digest, log.index(new[0])) in placed(reader(), log)
+
+
+def test_parts_of_another_batch_may_stand_between_those_of_this_one() -> None:
+    batch, records = many_parts()
+    before = replace(batch, batch=batch.batch - 1).sealed()
+    older = list(encode_stamps(before, max_part_bytes=500))
+    log = [records[0], older[0], records[1], *older[1:], *records[2:]]
+    assert placed(reader(), log) == [(before.digest, 1), (batch.digest, 0)]
+
+
+def test_an_attempt_that_was_cut_otherwise_spoils_none() -> None:
+    """Another release may cut the same content elsewhere, into as many parts."""
+    batch, records = many_parts()
+    size = 500
+    while len(other := list(encode_stamps(batch, max_part_bytes=size))) == len(records) and other == records:
+        size += 20
+    parts = b"%d" % len(records)
+    odd = [WireRecord(value=record.value, headers=_with(record, parts=parts)) for record in other[:2]]
+    assert placed(reader(), [*odd, *records])[-1][0] == batch.digest
+
+
+def _with(record: WireRecord, **headers: bytes) -> tuple[tuple[str, bytes], ...]:
+    return tuple((dict(record.headers) | headers).items())
+
+
+def test_attempts_that_never_end_are_few() -> None:
+    _, records = many_parts()
+    assembler = reader()
+    assert placed(assembler, [*[records[0]] * 50, *records]) != []
+    placed(assembler, [records[0]] * 50)
+    assert len(assembler._attempts) <= 4
+
+
 def test_a_missing_middle_part_never_makes_a_batch() -> None:
     _, records = many_parts()
     assert feed(reader(), [records[0], *records[2:]]) == []

@@ -1,14 +1,14 @@
 """The delivery machine alone: what it lets through, in which order, and what it refuses."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from delivery_world import Feed, Row, event, grant, positioned, stamped
+from delivery_world import Feed, Row, ended, event, grant, positioned, stamped
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
-from totalorder.sequencer.control import Ended, Renewed
+from totalorder.sequencer.control import Renewed
 from totalorder.sequencer.delivery import Delivery
 from totalorder.sequencer.delivery_effects import (
     Deliver,
@@ -108,21 +108,6 @@ def test_stops_behind_the_end_of_the_subscription() -> None:
     assert feed.events(("a", 2)) == []
 
 
-def ended(reason: str, *, generation: int, g: int, clock: Mapping[str, int], nonce: str = "me") -> Ended:
-    offset = -1 if reason == "expired" else 9
-    return Ended(
-        id="s",
-        generation=generation,
-        nonce=nonce,
-        g=g,
-        offset=offset,
-        reason=reason,
-        clock=clock,
-        batch=2,
-        incarnation=1,
-    )
-
-
 ZERO, ONE = (next(c for c in "abcdefgh" if stamps_partition(c, 2) == number) for number in (0, 1))
 
 
@@ -165,7 +150,7 @@ def test_a_missing_link_of_the_chain_is_bridged_by_frontiers() -> None:
 
 
 def test_tags_what_a_former_process_may_have_delivered() -> None:
-    feed = Feed(position=positioned(AB), delivered_through=None)
+    feed = Feed(position=positioned(AB), delivered_through=4)
     feed.answer(grant(AB, former=AB, g=4, generation=2, clock={"a": 1, "b": 0}))
     feed.stamps(("a", 1, 2, 0, {}), ("a", 2, 5, 1, {}), control_g=4)
     feed.events(("a", 0), ("a", 1))
@@ -293,6 +278,25 @@ def test_repeated_records_change_nothing() -> None:
     assert feed.machine.buffered().repeated_batches == 1
 
 
+def test_what_is_older_than_the_grant_is_passed_over_and_what_is_newer_than_the_next_batch_is_missed() -> None:
+    feed = Feed.granted(AB)
+    assert feed.again(stamped([("a", 1, 1, 0, {})], partition=0, batch=1)) == []
+    with pytest.raises(EventsLost, match="from batch 1 to 3"):
+        feed.again(replace(stamped([], partition=0), batch=3, g=9).sealed())
+
+
+def test_a_repetition_does_not_move_the_place_to_go_on() -> None:
+    """It may end between the parts of the next batch, which a later process needs from the first part on."""
+    feed = Feed.granted(AB)
+    feed.stamps(("a", 1, 2, 0, {}))
+    feed.events(("a", 0))
+    feed.machine.acknowledge(1)
+    before = feed.machine.position().stamps[0]
+    assert before.offset == feed.offsets[-1] + 1
+    feed.machine.stamped(feed.last, offset=before.offset + 1, next_offset=before.offset + 3)
+    assert feed.machine.position().stamps[0] == before
+
+
 def test_a_deposed_jobs_batches_are_passed_over() -> None:
     feed = Feed.granted(AB)
     feed.stamps(("a", 1, 2, 0, {}), incarnation=2)
@@ -351,7 +355,7 @@ def test_a_position_holds_what_is_acknowledged_and_no_more() -> None:
 def test_saved_positions_survive_the_wire_and_damage_is_found() -> None:
     feed = Feed.granted(AB)
     feed.answer(grant(("b",), former=AB, g=4, generation=2, clock={"a": 1, "b": 1}))
-    saved = SavedPosition(id="s", generation=2, nonce="me", delivered_through=None, position=feed.machine.position())
+    saved = SavedPosition(id="s", generation=2, nonce="me", delivered_through=3, position=feed.machine.position())
     value = encode_saved(saved)
     assert decode_saved(value) == saved
     record = json.loads(value)

@@ -63,7 +63,7 @@ def test_what_was_not_acknowledged_comes_again_with_a_tag() -> None:
     world.publish("a")
     assert [(e.value, e.tag) for e in take(second, 3)] == [
         (b"a2", "redelivered"),
-        (b"a3", "redelivered"),
+        (b"a3", None),
         (b"a4", None),
     ]
 
@@ -130,12 +130,12 @@ def test_positions_are_saved_from_time_to_time_and_old_ones_deleted() -> None:
     assert keys() == [(b"s/1", False)]
     world.publish("a")
     take(first, 1)
-    assert len(keys()) == 1
+    assert keys() == [(b"s/1", False)] * 2  # the second promises that no more than this event was handed out
     world.now += 5
     first.poll(0)
-    assert keys() == [(b"s/1", False)] * 2
+    assert keys() == [(b"s/1", False)] * 3
     world.subscriber("a")
-    assert keys()[2:] == [(b"s/2", False), (b"s/1", True)]
+    assert keys()[3:] == [(b"s/2", False), (b"s/1", True)]
 
 
 def test_a_subscriber_without_events_keeps_its_offsets_from_ageing() -> None:
@@ -240,7 +240,7 @@ def test_a_lapse_stops_a_process_and_the_next_one_loses_nothing() -> None:
     world.sequencer.run()
     world.publish("a")
     world.sequencer.run()
-    with pytest.raises(SubscriptionEnded, match="expired"):
+    with pytest.raises(SubscriptionEnded, match=r"id 's' in domain 'd' expired at g \d+: .* lease of 10 s"):
         drained(first)
     first.close()
     second = world.subscriber("ab", lease_s=10)
@@ -356,7 +356,7 @@ def test_a_rejection_carries_the_reason(monkeypatch: pytest.MonkeyPatch) -> None
     world = World()
     monkeypatch.setattr("totalorder.subscriber.session.valid_topic", lambda name: True)
     with pytest.raises(Rejected, match="not a usable name"):
-        world.subscriber(["a", "x" * 256])  # type: ignore[arg-type]
+        world.subscriber(["a", "x" * 256])
 
 
 def test_a_closed_subscriber_says_so_and_its_iterator_ends() -> None:

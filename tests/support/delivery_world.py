@@ -5,7 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from totalorder.sequencer.control import Answer, Grant
+from totalorder.sequencer.control import Answer, Ended, Grant
 from totalorder.sequencer.delivery import Delivery
 from totalorder.sequencer.delivery_effects import Deliver, Effect
 from totalorder.sequencer.position import Position, StampsMark
@@ -107,7 +107,23 @@ def grant(
         min_subscriptions=m,
         topic_by="topic",
         lease_s=0,
-        batch=1,
+        batch=2,
+        incarnation=1,
+    )
+
+
+def ended(reason: str, *, generation: int, g: int, clock: Mapping[str, int], nonce: str = "me") -> Ended:
+    """The end of subscriber s's subscription: "unsubscribed", or "expired"."""
+    offset = -1 if reason == "expired" else 9
+    return Ended(
+        id="s",
+        generation=generation,
+        nonce=nonce,
+        g=g,
+        offset=offset,
+        reason=reason,
+        clock=clock,
+        batch=2,
         incarnation=1,
     )
 
@@ -122,7 +138,7 @@ def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Pos
         clock=dict.fromkeys(map(topic_id, topics), 0),
         pending=(),
         sources={(name, 0): 0 for name in topics},
-        stamps={number: StampsMark(offset=BEGIN) for number in range(partitions)},
+        stamps={number: StampsMark(offset=BEGIN, batch=1) for number in range(partitions)},
         stamps_partitions=partitions,
         min_subscriptions=m,
         topic_by="topic",

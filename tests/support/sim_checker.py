@@ -156,26 +156,15 @@ class Checker:
             done |= {place(event) for event in process.events[: process.durable]}
 
     def _check_tags(self, processes: list[Process]) -> None:
-        """What was handed out before is tagged; and just what the newest save says may have been."""
+        """What was handed out before is tagged; and nothing that no former process held ready for its application."""
         before: set[Place] = set()
+        held = 0
         for process in processes:
-            through = self._tagged_through(process)
             for event in process.events:
-                assert event.tag == ("redelivered" if event.g <= through else None), f"{process.id}: tag of {event}"
+                assert event.tag is None or event.g <= held, f"{process.id}: {event} has a tag, and nobody held it"
                 assert event.tag or place(event) not in before, f"{process.id} got {place(event)} again without a tag"
             before |= {place(event) for event in process.events}
-
-    def _tagged_through(self, process: Process) -> int:
-        log = self.world.kafka.logs.get(self.world.positions_of(process.id), [])[: process.positions_seen]
-        prefix = f"{process.id}/".encode()
-        latest = {record.key: record.value for record in log if (record.key or b"").startswith(prefix)}
-        saves = [decode_saved(value) for value in latest.values() if value is not None]
-        if not saves or process.anew:
-            return 0
-        through = max(saves, key=lambda saved: saved.generation).delivered_through
-        if through is not None:
-            return through
-        return next((a.g for a in self.answers if isinstance(a, Grant) and self.world.by_nonce[a.nonce] is process), 0)
+            held = max(held, process.held_g)
 
     def _check_receipts(self, slot: Slot) -> None:
         """No receipt without a delivery, and no saved delivery without a receipt."""

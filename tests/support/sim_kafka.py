@@ -102,7 +102,7 @@ class SimTransport:
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self.kafka.begins.get(partition, 0) for partition in partitions}
 
-    def end_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[Partition], *, timeout_s: float | None = None) -> dict[Partition, int]:
         return {partition: self.kafka.ends.get(partition, 0) for partition in partitions}
 
     def read(self, partition: Partition, offset: int) -> None:
@@ -131,17 +131,23 @@ class SimTransport:
         self.on_poll(timeout_s)
         found: list[Record] = []
         partitions = [partition for partition in self.positions if partition not in self.paused]
+        for partition in partitions:
+            self._check_range(partition)
         self.rng.shuffle(partitions)
         for partition in partitions:
             if self.fair or self.rng.random() < 0.5:
                 found += self._take(partition)
         return found
 
-    def _take(self, partition: Partition) -> list[Record]:
+    def _check_range(self, partition: Partition) -> None:
         position = self.positions[partition]
         begin, end = self.kafka.begins.get(partition, 0), self.kafka.ends.get(partition, 0)
         if not begin <= position <= end:
-            raise EventsLost(f"{partition}@{position} is not within {begin}..{end}")
+            gone = {tuple(partition): begin} if position < begin else None
+            raise EventsLost(f"{partition}@{position} is not within {begin}..{end}", gone=gone)  # type: ignore[arg-type]
+
+    def _take(self, partition: Partition) -> list[Record]:
+        position, end = self.positions[partition], self.kafka.ends.get(partition, 0)
         count = self.most if self.fair else self.rng.randint(1, self.most)
         records = self.kafka.records(partition, position, count)
         # A consumer steps over a gap at the end too.

@@ -9,12 +9,13 @@ from sim_kafka import SimKafka
 
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import answer_key, encode_answer
+from totalorder.sequencer.control import Ended, Grant, answer_key, encode_answer
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.naming import topic_of
 from totalorder.subscriber.transport import Partition, Record
 
+LINKS = (Grant, Ended)
 Write = tuple[Partition, bytes | None, bytes, tuple[tuple[str, bytes], ...]]
 
 
@@ -55,6 +56,8 @@ class SimSequencer:
     offsets: dict[Partition, int] = field(default_factory=dict)
     batches: list[tuple[int, list[Record]]] = field(default_factory=list)
     """(time_ms, records) of every committed batch."""
+    answers: list[Grant | Ended] = field(default_factory=list)
+    """All that changed a subscription, whatever became of the log of grants."""
     planned: tuple[int, list[Record]] | None = None
     """The write-ahead log: a batch that was begun and not committed runs again with the same offsets and time."""
 
@@ -98,6 +101,7 @@ class SimSequencer:
             return len(writes)
         self.states = [state for state, _ in results]
         self.batches.append((time_ms, records))
+        self.answers += [answer for _, effects in results for answer in effects.answers if isinstance(answer, LINKS)]
         self.planned = None
         return len(writes)
 

@@ -1,6 +1,7 @@
 """A little domain over Kafka in memory, for tests of what a user sees of a Subscriber."""
 
 import random
+from collections.abc import Iterable
 
 from sim_kafka import SimKafka, SimTransport
 from sim_sequencer import Domain, SimSequencer
@@ -39,7 +40,7 @@ class World:
 
     def subscriber(
         self,
-        topics: str,
+        topics: Iterable[str],
         id: str = "s",  # noqa: A002
         transport: SimTransport | None = None,
         **settings: object,

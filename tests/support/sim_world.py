@@ -44,6 +44,8 @@ class Process:
     deposed: bool = False
     """A later process has begun: what is acknowledged from now on may come too late for it."""
     drained: bool = False
+    held_g: int = 0
+    """The largest g that it held ready, or had handed out."""
 
 
 @dataclass
@@ -200,7 +202,9 @@ class World:
         """Runs a process's code; notes how it ends."""
         try:
             work()
+            self._note_held(process)
         except SimCrash:
+            self._note_held(process)
             self.crashes += 1
             process.ended = process.ended or "crashed"
             process.subscriber = None
@@ -210,6 +214,13 @@ class World:
         except SubscriptionEnded:
             self.lapsed += 1
             self._end(process, "lapsed")
+
+    def _note_held(self, process: Process) -> None:
+        if process.subscriber is not None:
+            ready = (deliver.g for deliver in process.subscriber._session.ready)
+            process.held_g = max([process.held_g, *ready])
+        elif not process.generation:
+            process.held_g = 10**9  # killed while it began: what it held cannot be seen
 
     def _end(self, process: Process, why: str) -> None:
         process.ended = why
@@ -229,6 +240,7 @@ class World:
             if event is None:
                 break
             process.events.append(event)
+            process.held_g = max(process.held_g, event.g)
             if self.healed or self.rng.random() < 0.5:
                 self.acknowledge(process)
 

@@ -76,14 +76,21 @@ time.sleep(600)
     wait_until(lambda: not Path(data_dir).exists(), "its temporary folder is removed")
 
 
-def test_command_says_its_address_and_stops_on_ctrl_c() -> None:
-    command = [sys.executable, "-m", "totalorder.cli", "broker", "--port", "0", "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    said = json.loads(process.stdout.readline())
-    kafka_clients.admin(said["bootstrap_servers"]).close()
-    process.send_signal(signal.SIGINT)
-    _, complaints = process.communicate(timeout=60)
+def test_command_says_its_address_and_stops_on_sigint_in_the_background_too() -> None:
+    """A shell starts what it puts in the background with SIGINT ignored, which the process inherits."""
+    shell = 'trap "" INT; exec "$0" -m totalorder.cli broker --port 0 --json'
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", shell, sys.executable], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        said = json.loads(process.stdout.readline())
+        kafka_clients.admin(said["bootstrap_servers"]).close()
+        process.send_signal(signal.SIGINT)
+        _, complaints = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
     assert (process.returncode, complaints) == (0, "")
     assert not Path(said["data_dir"]).exists()
 

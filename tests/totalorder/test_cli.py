@@ -1,7 +1,10 @@
 """The command line as a user meets it: in a process of its own."""
 
 import json
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -112,6 +115,22 @@ def test_missing_extra_is_named(tmp_path: Path) -> None:
     assert done.stderr.startswith("starting Spark for domain totalorder"), "said before Spark is even loaded"
 
 
+@pytest.mark.parametrize("words", [["topics"], ["subscribe", "a", "--id", "b"]])
+def test_sigint_ends_a_command_that_began_with_it_ignored(words: list[str]) -> None:
+    """As a shell starts what it puts in the background; here the command waits for a broker that says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        shell = f'trap "" INT; exec "$0" -m totalorder.cli {" ".join(words)} -b 127.0.0.1:{silent.getsockname()[1]}'
+        process = subprocess.Popen(["/bin/sh", "-c", shell, sys.executable], stderr=subprocess.DEVNULL)
+        try:
+            silent.accept()[0].close()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+            process.wait()
+
+
 def test_absent_broker_is_a_message_and_exit_code_1() -> None:
     done = run("topics", "--bootstrap-servers", NOWHERE)
     assert done.returncode == 1
@@ -131,13 +150,14 @@ def test_publish_lines_and_list_topics(broker: LocalBroker, unique_name: Callabl
     topic, servers = unique_name("lines"), ["--bootstrap-servers", broker.bootstrap_servers]
     created = run("topics", "--create", f"{topic}:2", *servers)
     assert (created.returncode, created.stderr) == (0, "")
-    published = run("publish", topic, "--key", "k", "-H", "a=1", "-H", "a=2", *servers, stdin="first\n\nä\r\nlast")
-    assert (published.returncode, published.stdout) == (0, f"Published 4 events to {topic}.\n"), published.stderr
+    assert created.stdout.startswith(f"Created {topic} with 2 partitions.\n")
+    published = run("publish", topic, "--key", "k", "-H", "a=1", "-H", "a=2", *servers, stdin="first\n\n\r\nä\r\nlast")
+    assert (published.returncode, published.stdout) == (0, f"Published 3 events to {topic}.\n"), published.stderr
     listed = run("topics", "--json", *servers)
     described = {entry["name"]: entry for entry in map(json.loads, listed.stdout.splitlines())}[topic]
-    assert (described["partitions"], sum(described["end_offsets"]), described["cleanup_policy"]) == (2, 4, "delete")
+    assert (described["partitions"], sum(described["end_offsets"]), described["cleanup_policy"]) == (2, 3, "delete")
     records = read_all(broker, topic)
-    assert [record.value for record in records] == [b"first", b"", "ä".encode(), b"last"]
+    assert [record.value for record in records] == [b"first", "ä".encode(), b"last"]
     assert {record.key for record in records} == {b"k"}
     assert records[0].headers == [("a", b"1"), ("a", b"2")]
 
@@ -158,6 +178,32 @@ def test_topics_end_where_an_open_transaction_begins(broker: LocalBroker, new_to
     assert described[topic]["end_offsets"] == [1]
 
 
+@pytest.mark.broker
+def test_publish_at_a_terminal_says_how_to_end(broker: LocalBroker, new_topic: Callable[[str], str]) -> None:
+    ours, terminal = os.openpty()
+    topic = new_topic("typed")
+    command = [sys.executable, "-m", "totalorder.cli", "publish", topic, "-b", broker.bootstrap_servers]
+    process = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.close(terminal)
+    try:
+        os.write(ours, b"first\n\nsecond\n\4")
+        said = process.communicate(timeout=60)
+        assert said == (f"Published 2 events to {topic}.\n", f"Each line becomes an event of {topic}; Ctrl-D ends.\n")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+@pytest.mark.broker
+def test_created_topics_are_told(broker: LocalBroker, unique_name: Callable[[str], str]) -> None:
+    one, two = unique_name("one"), unique_name("two")
+    words = ["topics", "--create", two, "--create", f"{one}:3", "-b", broker.bootstrap_servers]
+    created = run(*words, "--json")
+    told = {entry["name"]: entry["created"] for entry in map(json.loads, created.stdout.splitlines())}
+    assert {name for name, is_new in told.items() if is_new} == {one, two}
+
+
 @pytest.mark.parametrize(("count", "says"), [(0, "0 events"), (1, "1 event"), (2, "2 events")])
 def test_publish_counts_in_english(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], count: int, says: str
@@ -174,10 +220,11 @@ def test_publish_counts_in_english(
 def test_publish_a_file_with_keys(broker: LocalBroker, new_topic: Callable[[str], str], tmp_path: Path) -> None:
     topic = new_topic("keyed")
     file = tmp_path / "events"
-    file.write_bytes(b"a:1\nb:x:y\n:empty key\n")
+    file.write_bytes(b"a:1\n\nb:x:y\n:empty key\nc:\n")
     done = run("publish", topic, str(file), "--key-separator", ":", "-b", broker.bootstrap_servers, "--json")
-    assert json.loads(done.stdout) == {"topic": topic, "published": 3}
-    assert [(r.key, r.value) for r in read_all(broker, topic)] == [(b"a", b"1"), (b"b", b"x:y"), (b"", b"empty key")]
+    assert json.loads(done.stdout) == {"topic": topic, "published": 4}
+    published = [(r.key, r.value) for r in read_all(broker, topic)]
+    assert published == [(b"a", b"1"), (b"b", b"x:y"), (b"", b"empty key"), (b"c", b"")]
 
 
 @pytest.mark.broker
@@ -185,7 +232,7 @@ def test_publish_a_file_with_keys(broker: LocalBroker, new_topic: Callable[[str]
     ("stdin", "words", "message"),
     [
         ("x" * 2_000_000, [], "MessageSizeTooLargeError"),
-        ("a:1\nb\n", ["--key-separator", ":"], "Line 2 has no ':'"),
+        ("a:1\n\nb\n", ["--key-separator", ":"], "Line 3 has no ':'"),
     ],
 )
 def test_refused_line_is_named(

@@ -10,7 +10,7 @@ from sim_kafka import SimKafka, SimTransport
 from totalorder.cli.app import main
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.sequencer.engine import EngineConfig, State, initial_state, step
 from totalorder.subscriber.transport import Partition
 
 DOMAIN, STAMPS, PARTITIONS, BATCHES = "shop", "shop.stamps", 4, 5
@@ -26,12 +26,18 @@ def kafka() -> SimKafka:
     state = initial_state(EngineConfig(domain=DOMAIN, identity="test", stamps_partitions=PARTITIONS))
     for batch in range(BATCHES):
         rows = [Row(topic, 0, batch, topic=topic) for topic in TOPICS]
-        state, effects = step(state, Batch.of(1_700_000_000_000 + batch, rows), {})
-        for stamped in effects.stamps:
-            for part in encode_stamps(stamped):
-                headers = [(name, value) for name, value in part.headers]
-                kafka.append(Partition(STAMPS, stamped.partition), value=part.value, headers=headers)
+        state = write(kafka, state, Batch.of(1_700_000_000_000 + batch, rows))
     return kafka
+
+
+def write(kafka: SimKafka, state: State, batch: Batch) -> State:
+    """Writes a batch's stamps as the job does."""
+    state, effects = step(state, batch, {})
+    for stamped in effects.stamps:
+        for part in encode_stamps(stamped):
+            headers = [(name, value) for name, value in part.headers]
+            kafka.append(Partition(STAMPS, stamped.partition), value=part.value, headers=headers)
+    return state
 
 
 @pytest.fixture
@@ -98,6 +104,23 @@ def test_a_person_sees_each_batch_once_within_80_columns(run: Run) -> None:
     assert max(map(len, out.splitlines())) <= 80
     assert "event partitions through: topic-with-a-longer-name-0[0]<1" in out
     assert out.count("complete through g ") == BATCHES
+
+
+def test_a_person_sees_stamps_and_no_digests(run: Run, kafka: SimKafka) -> None:
+    """Partitions without an event share a line; digests are for programs, in full."""
+    for number in range(PARTITIONS):
+        kafka.trim(Partition(STAMPS, number), BATCHES)
+    state = initial_state(EngineConfig(domain=DOMAIN, identity="test", stamps_partitions=PARTITIONS))
+    write(kafka, state, Batch.of(1_700_000_000_000, [Row("b", 0, 0, topic="b"), Row("b", 0, 1, topic="b")]))
+    _, out, _ = run()
+    assert [line.split() for line in out.splitlines()[3:]] == [
+        ["stamps[1]@5"],
+        ["g", "topic#n", "event", "entries"],
+        ["1", "b#1", "b[0]@0", "all:"],
+        ["2", "b#2", "b[0]@1"],
+        ["no", "event:", "stamps[0]@5", "stamps[2]@5", "stamps[3]@5"],
+    ]
+    assert all("digest" in json.loads(line) for line in run("--json")[1].splitlines())
 
 
 def test_nothing_there_is_said(run: Run, kafka: SimKafka) -> None:

@@ -3,9 +3,7 @@
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from totalorder.cli.app import main
 
 Run = Callable[..., tuple[str, str]]
 WAITS = "waiting for the sequencer of domain shop on b:1 … (Ctrl-C ends)\n"
+GRANTED = "subscribed at g 7\n"
 
 
 @pytest.fixture
@@ -36,17 +35,15 @@ def said() -> str:
     return str(sys.stderr.getvalue())  # type: ignore[union-attr]  # it is capsys's
 
 
-def subscribing(monkeypatch: pytest.MonkeyPatch, during: Callable[[], object]) -> list[bool]:
-    """A subscriber that is granted after `during` and has nothing; the broker has the topic "orders".
+def subscribing(monkeypatch: pytest.MonkeyPatch, during: Callable[[], object], position_g: int = 7) -> list[bool]:
+    """A subscriber that is granted at g 7 after `during` and has nothing.
 
     Returns what `unsubscribe` will have been told of draining.
     """
     drained: list[bool] = []
-    admin = SimpleNamespace(list_topics=lambda: ["orders"])
-    monkeypatch.setattr("totalorder.kafka_clients.admin", lambda *_: nullcontext(admin))
 
     class Made:
-        stopped, finished = False, True
+        stopped, finished, granted_g, position = False, True, 7, position_g
 
         def __init__(self, *_: Any, **__: Any) -> None:
             during()
@@ -71,13 +68,13 @@ SUBSCRIBE = ("subscribe", "--id", "s", "--domain", "shop", "-b", "b:1")
 def test_subscribe_says_what_it_waits_for(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(slow, "LONG_S", 0.01)
     subscribing(monkeypatch, lambda: wait_until(lambda: said() == WAITS, "the word on the wait"))
-    assert run(*SUBSCRIBE, "orders") == ("", WAITS)
+    assert run(*SUBSCRIBE, "orders") == ("", WAITS + GRANTED)
 
 
 def test_a_short_wait_is_not_talked_of(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     subscribing(monkeypatch, lambda: None)
     before = set(threading.enumerate())
-    assert run(*SUBSCRIBE, "orders") == ("", "")
+    assert run(*SUBSCRIBE, "orders") == ("", GRANTED)
     wait_until(
         lambda: set(threading.enumerate()) <= before,
         "the timer is cancelled",
@@ -94,14 +91,15 @@ def test_only_end_ends_the_subscription(
     assert drained == expected
 
 
-def test_a_topic_that_is_not_there_is_warned_of_once(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
-    subscribing(monkeypatch, lambda: None)
-    out, errors = run(*SUBSCRIBE, "oders", "orders", "oders")
-    assert out == ""
-    assert errors == (
-        'no Kafka topic "oders" on this broker: nothing comes from it unless the domain names its topics by key or '
-        "header\n"
-    )
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [((), "subscribed at g 7, going on after g 3\n"), (("--json",), '{"subscribed_at_g": 7, "after_g": 3}\n')],
+)
+def test_subscribe_says_where_it_was_granted(
+    monkeypatch: pytest.MonkeyPatch, run: Run, flags: tuple[str, ...], says: str
+) -> None:
+    subscribing(monkeypatch, lambda: None, position_g=3)
+    assert run(*SUBSCRIBE, *flags, "orders") == ("", says)
 
 
 @pytest.mark.parametrize(("flags", "expected"), [((), "starting Kafka…\n"), (("--json",), "")])

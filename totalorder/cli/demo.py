@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from totalorder.cli.extras import require
 from totalorder.cli.options import Json
 
 _EVENTS = 10_000
@@ -35,6 +36,7 @@ def run(
     json_output: Json = False,
 ) -> None:
     """Exit code 1 if subscribers disagree, an event is missing or repeated, or a process died."""
+    require("demo")
     from rich.console import Console
 
     from totalorder.demo.run import Plan, run_demo

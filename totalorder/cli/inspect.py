@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.5
 _SILENT_POLLS = 20
-_DIGEST_CHARS = 12
 _ENTRIES_SHOWN = 12
 
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("inspect", help="Show the sequencer's timestamps, or its answers to subscribers.")(run)
+    app.command(
+        "inspect", help="Show the sequencer's timestamps, or its answers to subscribers; --json shows digests too."
+    )(run)
 
 
 def run(
@@ -144,17 +145,16 @@ def _show_batches(
     """Of each batch what every partition has of it; a batch that was written again stands there again."""
     # Each partition is in this order by itself, and may begin later than another, by retention.
     merged = merge(*read, key=lambda found: (found[0].batch, found[0].incarnation, found[0].partition))
-    shown = None
+    shown = False
     for _, found in islice(groupby(merged, key=lambda found: found[0].batch), most):
-        for batch, record in found:
-            if as_json:
+        shown = True
+        if as_json:
+            for batch, record in found:
                 print(json.dumps(_batch_json(batch, record), ensure_ascii=False))
-            else:
-                if shown != (batch.batch, batch.incarnation):
-                    _show_heading(console, batch)
-                _show_partition(console, batch, record)
-            shown = batch.batch, batch.incarnation
-    if shown is None and not as_json:
+        else:
+            for _, written in groupby(found, key=lambda found: found[0].incarnation):
+                _show_batch(console, list(written))
+    if not shown and not as_json:
         console.print("There is no complete batch there.")
 
 
@@ -209,18 +209,30 @@ def _stamps(batch: "StampedBatch") -> list[_Stamp]:
     )
 
 
-def _show_heading(console: "Console", batch: "StampedBatch") -> None:
-    """What is true of the batch in every partition."""
+def _show_batch(console: "Console", found: Sequence[tuple["StampedBatch", "Record"]]) -> None:
+    """What is true of the batch in every partition, then each partition's events."""
     from datetime import UTC, datetime
 
-    from rich.markup import escape
-
+    batch, _ = found[0]
     when = datetime.fromtimestamp(batch.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     console.print(f"[bold]batch {batch.batch}[/]  {when}  incarnation {batch.incarnation}")
     console.print(f"  complete through g {batch.g}, answers through g {batch.control_g}")
-    frontier = " ".join(f"{topic}[{number}]<{end}" for (topic, number), end in sorted(batch.next_offsets.items()))
+    frontier = [f"{topic}[{number}]<{end}" for (topic, number), end in sorted(batch.next_offsets.items())]
+    _show_words(console, "event partitions through:", frontier or ["(none)"])
+    for each, record in found:
+        if len(each.rows):
+            _show_stamps(console, each, record)
+    empty = [f"stamps[{record.partition}]@{record.offset}" for each, record in found if not len(each.rows)]
+    if empty:
+        _show_words(console, "no event:", empty)
+
+
+def _show_words(console: "Console", head: str, words: Sequence[str]) -> None:
+    """On as many lines as they need."""
+    from rich.markup import escape
+
     lines = textwrap.wrap(
-        f"event partitions through: {frontier or '(none)'}",
+        f"{head} {' '.join(words)}",
         console.width,
         initial_indent="  ",
         subsequent_indent="    ",
@@ -230,15 +242,11 @@ def _show_heading(console: "Console", batch: "StampedBatch") -> None:
     console.print(escape("\n".join(lines)))
 
 
-def _show_partition(console: "Console", batch: "StampedBatch", record: "Record") -> None:
+def _show_stamps(console: "Console", batch: "StampedBatch", record: "Record") -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    place = escape(f"stamps[{record.partition}]@{record.offset}")
-    digests = f"digest {batch.previous_digest[:_DIGEST_CHARS]} → {batch.digest[:_DIGEST_CHARS]}"
-    console.print(f"  {place}  {digests}{'' if len(batch.rows) else '  no event'}")
-    if not len(batch.rows):
-        return
+    console.print(escape(f"  stamps[{record.partition}]@{record.offset}"))
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("    g", justify="right")
     for heading in ("topic#n", "event", "entries"):

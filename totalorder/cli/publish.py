@@ -22,7 +22,9 @@ _ANSWER_TIMEOUT_S = 60
 
 def register(app: typer.Typer) -> None:
     """Add the command."""
-    app.command("publish", help="Publish each line of standard input, or of a file, as an event.")(run)
+    app.command(
+        "publish", help="Publish each line of standard input, or of a file, as an event; empty lines are none."
+    )(run)
 
 
 def run(
@@ -40,7 +42,7 @@ def run(
     kafka: Kafka = None,
     as_json: Json = False,
 ) -> None:
-    """Publish and print the count; an empty line is an event with an empty value. Stops at the first refusal."""
+    """Publish and print the count; an empty line is no event. Stops at the first refusal."""
     if key is not None and key_separator is not None:
         raise SettingsError("--key and --key-separator exclude each other", remedy="Give one of them.")
     headers = [_header(text) for text in header or ()]
@@ -50,6 +52,8 @@ def run(
 
     with _lines(file) as lines, kafka_clients.kafka_errors(bootstrap_servers):
         _require_topic(topic, bootstrap_servers, settings)
+        if lines.isatty():
+            print(f"Each line becomes an event of {topic}; Ctrl-D ends.", file=sys.stderr, flush=True)
         producer = kafka_clients.producer(bootstrap_servers, settings)
         try:
             count = _publish(producer, topic, _records(lines, key, key_separator), headers)
@@ -84,10 +88,12 @@ def _lines(file: Path | None) -> Iterator[IO[bytes]]:
 def _records(
     lines: Iterable[bytes], key: str | None, key_separator: str | None
 ) -> Iterator[tuple[bytes | None, bytes]]:
-    """(key, value) of each line, without its line end. Raises Error for a line that lacks the separator."""
+    """(key, value) of each line that is not empty, without its end. Raises Error for one that lacks the separator."""
     fixed = key.encode() if key is not None else None
     for number, line in enumerate(lines, start=1):
         text = line.removesuffix(b"\n").removesuffix(b"\r")
+        if not text:
+            continue
         if key_separator is None:
             yield fixed, text
             continue

@@ -5,7 +5,6 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -41,7 +40,14 @@ def run(
     timeout_s: Annotated[
         float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Stop when no event came for this long.")
     ] = None,
-    new: Annotated[bool, typer.Option("--new", help="Begin at the present, not at the saved position.")] = False,
+    new: Annotated[
+        bool,
+        typer.Option("--new", help="Begin at the present, not at the saved position: what is still owed is given up."),
+    ] = False,
+    skip_lost: Annotated[
+        bool,
+        typer.Option("--skip-lost", help="Go on without events that Kafka has no longer; each is told in its place."),
+    ] = False,
     end: Annotated[
         bool,
         typer.Option(
@@ -69,7 +75,6 @@ def run(
 
     from totalorder.subscriber import Subscriber
 
-    _warn_of_missing(topics, bootstrap_servers, settings)
     with said_if_long(f"waiting for the sequencer of domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
         subscriber = Subscriber(
             topics,
@@ -77,6 +82,7 @@ def run(
             domain=domain,
             bootstrap_servers=bootstrap_servers,
             start="new" if new else "saved",
+            lost="skip" if skip_lost else "stop",
             lease_s=lease_s,
             start_timeout_s=start_timeout_s,
             receipts=receipts,
@@ -84,24 +90,20 @@ def run(
         )
     with subscriber:
         signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+        _say_granted(subscriber, as_json=as_json)
         _print_all(subscriber, most, timeout_s, as_json=as_json)
         if end:
             subscriber.unsubscribe(drain=False)
 
 
-def _warn_of_missing(topics: Sequence[str], bootstrap_servers: str, settings: Mapping[str, str]) -> None:
-    """A mistyped topic would otherwise look like one in which nothing happens."""
-    from totalorder import kafka_clients
-
-    with kafka_clients.kafka_errors(bootstrap_servers), kafka_clients.admin(bootstrap_servers, settings) as admin:
-        present = set(admin.list_topics())
-    for topic in dict.fromkeys(topics):
-        if topic not in present:
-            print(
-                f'no Kafka topic "{topic}" on this broker: nothing comes from it unless the domain names its topics '
-                "by key or header",
-                file=sys.stderr,
-            )
+def _say_granted(subscriber: "Subscriber", *, as_json: bool) -> None:
+    """On stderr: what was published before is not for a new subscription, and standard output is for events alone."""
+    granted, after = subscriber.granted_g, subscriber.position
+    if as_json:
+        said = json.dumps({"subscribed_at_g": granted, "after_g": after})
+    else:
+        said = f"subscribed at g {granted}" + (f", going on after g {after}" if after < granted else "")
+    print(said, file=sys.stderr, flush=True)
 
 
 def _print_all(subscriber: "Subscriber", most: int | None, timeout_s: float | None, *, as_json: bool) -> None:
@@ -122,7 +124,7 @@ def text_line(event: "Event") -> str:
     place = f"{event.kafka_topic}[{event.partition}]@{event.offset}"
     key = "" if event.key is None else f"{_printable(event.key)}: "
     value = "(null)" if event.value is None else _printable(event.value)
-    mark = " (redelivered)" if event.tag else ""
+    mark = f" ({event.tag})" if event.tag else ""
     return f"{event.g:>8}  {event.topic}#{event.n}  {place}  {key}{value}{mark}"
 
 

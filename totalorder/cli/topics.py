@@ -54,8 +54,10 @@ def run(
         topics = _describe(admin, internal=everything)
     if as_json:
         for topic in topics:
-            print(json.dumps(asdict(topic)))
+            print(json.dumps(asdict(topic) | {"created": topic.name in wanted}))
     else:
+        for name, partitions in wanted.items():
+            print(f"Created {name} with {partitions} partition{'' if partitions == 1 else 's'}.")
         _show(topics, bootstrap_servers)
 
 

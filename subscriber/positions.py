@@ -1,0 +1,47 @@
+"""The saved positions of one subscriber id: those that are there, and what this process saves."""
+
+from collections.abc import Iterable
+
+from totalorder.sequencer.position import Position, SavedPosition, decode_saved, encode_saved
+from totalorder.subscriber.transport import Partition, Record, Transport
+
+
+class Positions:
+    """What is saved says where to go on, and how far (g) events may have been handed out: a promise made beforehand.
+
+    The promise is what a later process tells a repetition by, so it is on the log before an event that it covers is
+    handed out, and it never falls below what former processes promised.
+    """
+
+    def __init__(self, transport: Transport, partition: Partition, *, id: str, nonce: str) -> None:  # noqa: A002
+        self.partition = partition
+        self._transport, self._id, self._nonce = transport, id, nonce
+        self.saved: Position | None = None
+        """What this process saved last."""
+        self.promised = 0
+        """The g that it saved with it."""
+        self._keys: set[bytes] = set()
+        """Of all that is saved of the id; one is enough."""
+
+    def newest(self, records: Iterable[Record]) -> SavedPosition | None:
+        """Of all records of the partition, the newest position of the id."""
+        prefix = f"{self._id}/".encode()
+        values: dict[bytes, bytes] = {}
+        for record in records:
+            if record.key is not None and record.key.startswith(prefix):
+                values.pop(record.key, None)
+                if record.value is not None:
+                    values[record.key] = record.value
+        self._keys = set(values)
+        return max((decode_saved(value) for value in values.values()), key=lambda saved: saved.age, default=None)
+
+    def save(self, position: Position, *, generation: int, through: int, timeout_s: float | None) -> None:
+        """Writes a position, and the promise that nothing behind g `through` has been handed out or will be yet."""
+        saved = SavedPosition(
+            id=self._id, generation=generation, nonce=self._nonce, delivered_through=through, position=position
+        )
+        self._transport.send(self.partition, saved.key, encode_saved(saved), timeout_s=timeout_s)
+        self.saved, self.promised = position, through
+        for key in sorted(self._keys - {saved.key}):
+            self._transport.send(self.partition, key, None, timeout_s=timeout_s)
+        self._keys = {saved.key}

@@ -1,0 +1,49 @@
+"""A word in the log on topics from which nothing may ever come: a mistyped one looks like one where nothing happens."""
+
+import logging
+from collections.abc import Collection, Sequence
+
+from totalorder.sequencer.control import Grant
+from totalorder.subscriber.transport import Partition, Transport
+
+_LOG = logging.getLogger("totalorder.subscriber")
+_MOST = 10
+"""No more topics than so many are spoken of, or asked for in vain."""
+_EXACT = "(a subscription names its topics exactly, not by patterns)"
+
+
+def warn_of_unseen(grant: Grant, topics: Collection[str], *, domain: str, transport: Transport) -> None:
+    """Logs a warning for each of these topics of the grant of which the domain has seen nothing, if that is doubtful.
+
+    A Kafka topic that is there and empty is not. Raises BrokerUnavailable.
+    """
+    unseen = [name for name in sorted(topics) if not grant.clock[name]]
+    if grant.topic_by != "topic":
+        for name in unseen[:_MOST]:
+            _LOG.warning(
+                'no event of topic "%s" in domain %s so far: nothing comes until there is %s', name, domain, _EXACT
+            )
+        return
+    read = {topic for topic, _ in grant.next_offsets}
+    absent, present = _looked_for([name for name in unseen if name not in read], transport)
+    for name in absent:
+        _LOG.warning('no Kafka topic "%s" on this broker: nothing comes until there is %s', name, _EXACT)
+    held = {at.topic for at, end in transport.end_offsets(present).items() if end} if present else set()
+    for name in sorted(held)[:_MOST]:
+        _LOG.warning(
+            'Kafka topic "%s" holds events, and domain %s none of them: does its sequencer read it?', name, domain
+        )
+
+
+def _looked_for(names: Sequence[str], transport: Transport) -> tuple[list[str], list[Partition]]:
+    """Topics that Kafka has not, and the partitions of those that it has; each absent one costs a round trip."""
+    absent: list[str] = []
+    present: list[Partition] = []
+    for name in names:
+        count = transport.partitions(name)
+        present += [Partition(name, number) for number in range(count)]
+        if not count:
+            absent.append(name)
+        if len(absent) == _MOST:
+            break
+    return absent, present

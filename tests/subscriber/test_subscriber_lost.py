@@ -1,0 +1,93 @@
+"""Events that Kafka has no longer: stop with their names, or go on without them and nothing else."""
+
+import pytest
+from sim_kafka import SimKafka
+from sim_small import World
+from sim_twins import place
+
+from totalorder.errors import EventsLost
+from totalorder.subscriber import Event, Subscriber
+from totalorder.subscriber.transport import Partition
+
+
+def everything(subscriber: Subscriber) -> list[Event]:
+    """All that comes, acknowledged."""
+    events = []
+    while (event := subscriber.poll(20)) is not None:
+        subscriber.ack(event)
+        events.append(event)
+    return events
+
+
+def backlog() -> tuple[World, set[tuple[str, int, int]]]:
+    """A subscriber away, 20 events each of a and b, stamped; of a's partition 0 the first 5 are gone; what is left."""
+    world = World()
+    world.subscriber("ab").close()
+    for _ in range(20):
+        world.publish("a")
+        world.publish("a")
+        world.publish("b")
+        world.tick(0)
+    world.kafka.trim(Partition("a", 0), 5)
+    return world, left(world.kafka)
+
+
+def left(kafka: SimKafka) -> set[tuple[str, int, int]]:
+    return {(at.topic, at.number, r.offset) for at, log in kafka.logs.items() if at.topic in "ab" for r in log}
+
+
+def test_lost_events_stop_a_subscriber_that_was_not_told_to_go_on() -> None:
+    world, _ = backlog()
+    subscriber = world.subscriber("ab")
+    with pytest.raises(EventsLost):
+        everything(subscriber)
+
+
+def test_whoever_goes_on_without_what_is_lost_gets_all_else_in_order() -> None:
+    world, kept = backlog()
+    events = everything(world.subscriber("ab", lost="skip"))
+    assert [event.g for event in events] == sorted(event.g for event in events)
+    assert len(events) == 60
+    gone = [event for event in events if event.tag == "lost"]
+    assert [place(event) for event in gone] == [("a", 0, offset) for offset in range(5)]
+    assert {(event.key, event.value, event.headers, event.timestamp_ms) for event in gone} == {(None, None, (), -1)}
+    assert {place(event) for event in events if event.tag is None} == kept
+    assert [event.n for event in events if event.topic == "a"] == list(range(1, 41))
+
+
+def test_what_was_told_to_be_lost_is_acknowledged_like_any_event() -> None:
+    world, _ = backlog()
+    first = world.subscriber("ab", lost="skip")
+    while (event := first.poll(20)) is not None:
+        first.ack(event)
+        if event.tag == "lost":
+            break
+    first.close()
+    events = everything(world.subscriber("ab", lost="skip"))
+    assert [event.offset for event in events if event.tag == "lost"] == [1, 2, 3, 4]
+
+
+def test_a_partition_of_which_nothing_is_left_keeps_nobody_waiting() -> None:
+    world, _ = backlog()
+    world.kafka.trim(Partition("a", 0), world.kafka.ends[Partition("a", 0)])
+    events = everything(world.subscriber("ab", lost="skip"))
+    assert len(events) == 60
+    assert sum(event.tag == "lost" for event in events) == 20
+    world.publish("a")
+    world.publish("a")
+
+
+def test_a_hole_within_a_partition_is_told_at_its_place() -> None:
+    world, _ = backlog()
+    log = world.kafka.logs[Partition("a", 1)]
+    del log[7:9]
+    events = everything(world.subscriber("ab", lost="skip"))
+    assert [place(e) for e in events if e.tag == "lost" and e.partition == 1] == [("a", 1, 7), ("a", 1, 8)]
+
+
+def test_lost_stamps_are_never_skipped() -> None:
+    world, _ = backlog()
+    for number in range(2):
+        world.kafka.trim(Partition("d.stamps", number), world.kafka.ends[Partition("d.stamps", number)] - 1)
+    with pytest.raises(EventsLost, match=r"d\.stamps|stamps"):
+        everything(world.subscriber("ab", lost="skip"))

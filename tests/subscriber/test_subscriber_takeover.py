@@ -1,0 +1,287 @@
+"""Processes of one id that overlap: what one does while another is stalled at a call to Kafka."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sim_kafka import SimTransport
+from sim_small import World, await_ready, take
+
+from totalorder.errors import Fenced, SequencerUnavailable, SubscriptionEnded
+from totalorder.sequencer.control import Ended, Unsubscribe, decode_answer, encode_request
+from totalorder.subscriber import Event, Subscriber
+from totalorder.subscriber.transport import Partition
+
+
+class Stalling(SimTransport):
+    """Before its first record to `topic`, the process stalls while `meanwhile` runs."""
+
+    def __init__(self, world: World, topic: str, meanwhile: Callable[[], None], *, after: bool = False) -> None:
+        super().__init__(world.kafka, world.rng, world.tick)
+        self.topic, self.after = topic, after
+        self.meanwhile: Callable[[], None] | None = meanwhile
+
+    def send(self, partition: Partition, key: bytes | None, value: bytes | None, **rest: Any) -> int:
+        meanwhile = self.meanwhile if partition.topic == self.topic else None
+        if meanwhile is not None:
+            self.meanwhile = None
+            if not self.after:
+                meanwhile()
+        offset = super().send(partition, key, value, **rest)
+        if meanwhile is not None and self.after:
+            meanwhile()
+        return offset
+
+
+def publish(world: World, count: int) -> None:
+    for _ in range(count):
+        world.publish("a")
+
+
+def told(events: list[Event]) -> list[tuple[str, str | None]]:
+    return [((event.value or b"").decode(), event.tag) for event in events]
+
+
+def everything(subscriber: Subscriber) -> list[tuple[str, str | None]]:
+    """All that comes, acknowledged."""
+    events = []
+    while (event := subscriber.poll(20)) is not None:
+        subscriber.ack(event)
+        events.append(event)
+    return told(events)
+
+
+def last_answer(world: World) -> object:
+    answers = [decode_answer(record.value or b"") for record in world.kafka.logs[Partition("d.grants", 0)]]
+    return [answer for answer in answers if answer.id == "s"][-1]
+
+
+# --- twice without a flag ---------------------------------------------------------------------------------------------
+
+
+def test_who_was_granted_and_stalls_before_it_saves_stops_when_another_has_begun() -> None:
+    world = World()
+    found = []
+
+    def another_begins() -> None:
+        publish(world, 3)
+        found.append(everything(world.subscriber("a")))
+
+    with pytest.raises(Fenced, match="took over subscriber id 's'"):
+        world.subscriber("a", transport=Stalling(world, "d.positions", another_begins))
+    assert found == [[("a1", None), ("a2", None), ("a3", None)]]
+
+
+def test_what_was_acknowledged_while_a_process_stalled_before_its_request_does_not_come_to_it() -> None:
+    world = World()
+    first = world.subscriber("a")
+    publish(world, 2)
+    take(first, 1)
+    first.close()
+
+    def another_lives_and_ends() -> None:
+        with world.subscriber("a") as third:
+            publish(world, 2)
+            assert everything(third) == [("a2", None), ("a3", None), ("a4", None)]
+
+    second = world.subscriber("a", transport=Stalling(world, "d.control", another_lives_and_ends))
+    publish(world, 1)
+    assert everything(second) == [("a5", None)]
+
+
+def test_who_was_granted_and_stalls_while_a_later_process_lives_and_ends_is_told_so() -> None:
+    world = World()
+
+    def another_lives_and_ends() -> None:
+        world.tick(0)  # the first one is granted
+        publish(world, 2)
+        with world.subscriber("a") as later:
+            assert everything(later) == [("a1", None), ("a2", None)]
+
+    with pytest.raises(Fenced, match="generation 2"):
+        world.subscriber("a", transport=Stalling(world, "d.control", another_lives_and_ends, after=True))
+
+
+def test_a_promise_that_nobody_saw_is_not_used() -> None:
+    """The process stalls before it puts its promise on the log; who takes over meanwhile cannot know of it."""
+    world = World()
+    found = []
+
+    def another_begins() -> None:
+        found.append(everything(world.subscriber("a")))
+
+    transport = Stalling(world, "d.positions", another_begins)
+    transport.meanwhile = None
+    first = world.subscriber("a", transport=transport)
+    transport.meanwhile = another_begins
+    publish(world, 2)
+    with pytest.raises(Fenced):
+        first.poll(60)
+    assert found == [[("a1", None), ("a2", None)]]
+
+
+def test_a_promise_holds_for_all_who_follow() -> None:
+    """The second process dies before it hands anything out: what the first one handed out is flagged by the third."""
+    world = World()
+    first = world.subscriber("a")
+    publish(world, 3)
+    await_ready(first, 3)
+    assert first.poll(60) is not None
+    world.subscriber("a")
+    assert everything(world.subscriber("a")) == [("a1", "redelivered"), ("a2", "redelivered"), ("a3", "redelivered")]
+
+
+def test_flagged_is_what_may_have_been_delivered_and_not_what_came_since() -> None:
+    world = World()
+    first = world.subscriber("a", save_interval_s=1_000)
+    for _ in range(10):
+        publish(world, 1)
+        event = first.poll(60)
+        assert event is not None
+        if event.n < 10:
+            first.ack(event)
+            first.save()
+    publish(world, 1_000)
+    found = everything(world.subscriber("a"))
+    assert found[:2] == [("a10", "redelivered"), ("a11", None)]
+    assert {tag for _, tag in found[1:]} == {None}
+    assert len(found) == 1_001
+
+
+def test_after_a_close_only_what_was_handed_out_is_flagged() -> None:
+    world = World()
+    with world.subscriber("a") as first:
+        publish(world, 4)
+        await_ready(first, 4)
+        take(first, 1)
+        assert first.poll(60) is not None
+    assert everything(world.subscriber("a")) == [("a2", "redelivered"), ("a3", None), ("a4", None)]
+
+
+# --- subscriptions that nobody holds ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_after_unsubscribing_a_subscriber_does_not_subscribe_again(drain: bool) -> None:
+    world = World()
+    subscriber = world.subscriber("a")
+    subscriber.unsubscribe(drain=drain)
+    assert list(subscriber) == []
+    with pytest.raises(SubscriptionEnded, match="'s' in domain 'd' was unsubscribed by this process"):
+        subscriber.subscribe(["b"])
+    world.tick(0)
+    assert isinstance(last_answer(world), Ended)
+
+
+def test_unsubscribing_twice_is_unsubscribing_once() -> None:
+    world = World()
+    subscriber = world.subscriber("a")
+    publish(world, 3)
+    await_ready(subscriber, 3)
+    subscriber.unsubscribe(drain=True)
+    assert subscriber.poll(60) is not None
+    subscriber.unsubscribe(drain=False)
+    assert list(subscriber) == []
+
+
+def test_a_request_that_comes_after_somebody_elses_end_leaves_nothing_behind() -> None:
+    world = World()
+
+    def somebody_ends_it() -> None:
+        request = Unsubscribe(id="s", generation=2, nonce="operator")
+        world.kafka.append(Partition("d.control", 0), value=encode_request(request))
+
+    transport = Stalling(world, "d.control", somebody_ends_it)
+    transport.meanwhile = None
+    subscriber = world.subscriber("a", transport=transport)
+    transport.meanwhile = somebody_ends_it
+    with pytest.raises(SubscriptionEnded, match="'s' in domain 'd' was unsubscribed at g 2"):
+        subscriber.subscribe(["b"])
+    world.tick(0)
+    assert isinstance(last_answer(world), Ended)
+
+
+def test_a_request_that_timed_out_is_taken_back() -> None:
+    world = World()
+    world.running = False
+    with pytest.raises(SequencerUnavailable):
+        world.subscriber("a")
+    world.running = True
+    world.tick(0)
+    answer = last_answer(world)
+    assert isinstance(answer, Ended)
+    assert answer.reason == "unsubscribed"
+
+
+def test_a_restart_that_timed_out_leaves_the_subscription_as_it_was() -> None:
+    world = World()
+    first = world.subscriber("a")
+    publish(world, 2)
+    take(first, 1)
+    first.close()
+    world.running = False
+    with pytest.raises(SequencerUnavailable):
+        world.subscriber("a")
+    world.running = True
+    publish(world, 1)
+    world.tick(0)
+    assert everything(world.subscriber("a")) == [("a2", None), ("a3", None)]
+
+
+# --- answers that compaction took -------------------------------------------------------------------------------------
+
+
+def compacted(world: World) -> None:
+    world.kafka.compact(Partition("d.grants", 0))
+
+
+def test_a_grant_of_which_only_the_expiry_is_left_is_asked_for_again() -> None:
+    world = World()
+
+    def granted_and_expired() -> None:
+        world.tick(0)
+        world.sequencer.time_ms += 100_000
+        publish(world, 1)
+        world.tick(0)
+        compacted(world)
+
+    transport = Stalling(world, "d.control", granted_and_expired, after=True)
+    subscriber = world.subscriber("a", transport=transport, lease_s=10)
+    publish(world, 1)
+    assert everything(subscriber) == [("a2", None)]
+
+
+def test_a_grant_of_which_only_another_processs_is_left_is_none() -> None:
+    world = World()
+
+    def granted_and_taken_over() -> None:
+        world.tick(0)
+        world.subscriber("a")
+        world.kafka.append(Partition("d.control", 0), value=b"a record whose answer shows that ours has passed")
+        world.tick(0)
+        compacted(world)
+
+    with pytest.raises(Fenced, match="generation 2"):
+        world.subscriber("a", transport=Stalling(world, "d.control", granted_and_taken_over, after=True))
+
+
+# --- stamps that are written once more --------------------------------------------------------------------------------
+
+
+def test_an_old_batch_that_is_repeated_behind_the_noted_ends_is_passed_over() -> None:
+    world = World(stamps_partitions=1)
+    at = Partition("d.stamps", 0)
+    for _ in range(3):
+        publish(world, 1)
+        world.tick(0)
+    old = world.kafka.logs[at][0]
+
+    def repeated() -> None:
+        world.kafka.append(at, value=old.value, headers=old.headers)
+
+    first = world.subscriber("a", transport=Stalling(world, "d.control", repeated))
+    publish(world, 1)
+    assert told(take(first, 1)) == [("a4", None)]
+    second = world.subscriber("a")
+    publish(world, 1)
+    assert everything(second) == [("a5", None)]

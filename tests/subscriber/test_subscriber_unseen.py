@@ -1,0 +1,62 @@
+"""Topics from which nothing comes: a mistyped name is told in the log, and a quiet topic is not."""
+
+from collections.abc import Callable
+
+import pytest
+from sim_small import World
+
+from totalorder.subscriber.transport import Partition
+
+Said = Callable[[], list[str]]
+EXACT = "(a subscription names its topics exactly, not by patterns)"
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Said:
+    """What the library has warned of since the last time."""
+
+    def take() -> list[str]:
+        lines = [record.getMessage() for record in caplog.records if record.name == "totalorder.subscriber"]
+        caplog.clear()
+        return lines
+
+    return take
+
+
+def test_a_kafka_topic_that_is_not_there_is_warned_of_once(said: Said) -> None:
+    subscriber = World().subscriber(["a", "ordres", "ord.*"])
+    absent = [
+        f'no Kafka topic "{name}" on this broker: nothing comes until there is {EXACT}' for name in ("ord.*", "ordres")
+    ]
+    assert said() == absent
+    subscriber.subscribe(["b", "ordres", "paymnets"])
+    assert said() == [absent[0].replace("ord.*", "paymnets")]
+
+
+def test_topics_that_are_quiet_or_read_are_not_spoken_of(said: Said) -> None:
+    world = World()
+    world.publish("a")
+    world.subscriber("ab")
+    assert said() == []
+
+
+def test_events_that_the_sequencer_does_not_read_are_told(said: Said) -> None:
+    world = World()
+    world.kafka.create("other", 2)
+    world.kafka.append(Partition("other", 1), value=b"", timestamp_ms=0)
+    world.subscriber(["other"])
+    assert said() == ['Kafka topic "other" holds events, and domain d none of them: does its sequencer read it?']
+
+
+def test_by_key_a_topic_without_an_event_is_doubtful(said: Said) -> None:
+    world = World(topic_by="key")
+    world.kafka.append(Partition("a", 0), key=b"JFK", value=b"", timestamp_ms=0)
+    world.sequencer.run()
+    first = world.subscriber(["JFK", "a"])
+    assert said() == [f'no event of topic "a" in domain d so far: nothing comes until there is {EXACT}']
+    assert first.granted_g == 2
+
+
+def test_of_many_a_few_are_named(said: Said) -> None:
+    World().subscriber([f"x{number}" for number in range(50)])
+    assert len(said()) == 10
