@@ -22,6 +22,7 @@ from kafka.errors import (
 from totalorder import kafka_clients
 from totalorder.errors import BrokerUnavailable, Error
 from totalorder.kafka_connections import failure_of
+from totalorder.kafka_settings import check_settings
 from totalorder.subscriber import kafka_losses
 from totalorder.subscriber.kafka_reader import Reader
 from totalorder.subscriber.outage import Outage
@@ -65,6 +66,7 @@ class KafkaPythonTransport:
     ) -> None:
         self._servers, self._prompt = bootstrap_servers, prompt
         self._outage = Outage(bootstrap_servers, outage_timeout_s)
+        check_settings(kafka or {})
         settings = dict(kafka or {})
         prompt_at_once = {"fetch.max.wait.ms": str(round(_PROMPT_S * 1000))} | settings
         leisurely = {"fetch.min.bytes": str(_MANY_BYTES), "fetch.max.wait.ms": str(round(_SLICE_S * 1000))} | settings
