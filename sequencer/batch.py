@@ -1,7 +1,7 @@
 """One micro-batch as the engine sees it: metadata columns only, never the events' values."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +50,15 @@ class Batch:
         for column in (self.kafka_topic, self.partition, self.timestamp_ms, self.topic, self.crc):
             if len(column) != size:
                 raise ValueError("the columns of a batch differ in length")
+
+    def without(self, rows: Collection[int]) -> "Batch":
+        """The batch without the rows of these numbers."""
+        if not rows:
+            return self
+        kept = np.delete(np.arange(len(self.offset)), list(rows))
+        columns = ("kafka_topic", "partition", "offset", "timestamp_ms", "topic", "crc")
+        control = {place: self.control[row] for place, row in enumerate(kept.tolist()) if row in self.control}
+        return replace(self, **{name: getattr(self, name)[kept] for name in columns}, control=control)
 
     @classmethod
     def of(cls, time_ms: int, rows: Iterable[Row]) -> "Batch":

@@ -1,4 +1,4 @@
-"""Control records (requests) and the answers to them, with their JSON forms.
+"""Control records (requests and claims) and the answers to requests, with their JSON forms.
 
 Requests come from outside and are validated as hostile: `parse_request` never raises anything but `BadRequest`, whose
 reason goes back to the sender in a rejection. Answers are the sequencer's own; a malformed one is a WireError.
@@ -68,6 +68,18 @@ class Renew:
 
 
 Request = Subscribe | Unsubscribe | Renew
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Says that the checkpoint with the identity `owner` sequences the domain in this incarnation, from 1.
+
+    The first claim of an incarnation in the log holds, and no other one ever does anything. It is written and read by
+    sequencers when they start; in π it has no place.
+    """
+
+    incarnation: int
+    owner: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +180,9 @@ _ANSWER_KINDS: dict[str, type[Any]] = {
     "repeated": Repeated,
     "rejection": Rejection,
 }
+_CLAIM = "claim"
+_CLAIM_KEYS = {"v", "kind", "incarnation", "owner"}
+_MAX_CLAIM_BYTES = 512
 _REQUEST_KEYS = {
     "subscribe": {"v", "kind", "id", "generation", "nonce", "topics", "lease_s", "stamps_ends"},
     "unsubscribe": {"v", "kind", "id", "generation", "nonce"},
@@ -189,6 +204,25 @@ def encode_request(request: Request) -> bytes:
         record["lease_s"] = request.lease_s
         record["stamps_ends"] = {str(partition): end for partition, end in request.stamps_ends.items()}
     return _ENCODER.encode(record).encode()
+
+
+def encode_claim(claim: Claim) -> bytes:
+    """JSON form of a claim, the value of a control record."""
+    return _ENCODER.encode({"v": VERSION, "kind": _CLAIM, **vars(claim)}).encode()
+
+
+def claim_in(value: bytes | None) -> Claim | None:
+    """The claim that a control record is; None for any other record, also for one that is nearly a claim."""
+    if value is None or len(value) > _MAX_CLAIM_BYTES or b'"claim"' not in value:
+        return None
+    try:
+        record = _load(value)
+        if record.keys() != _CLAIM_KEYS or record["kind"] != _CLAIM or not valid_nonce(record["owner"]):
+            return None
+        _integer(record, "v", VERSION, VERSION)
+        return Claim(incarnation=_integer(record, "incarnation", 1, _MAX_LONG), owner=record["owner"])
+    except BadRequest:
+        return None
 
 
 def parse_request(value: bytes) -> Request:

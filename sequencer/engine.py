@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.control import Answer
+from totalorder.sequencer.control import Answer, claim_in
 from totalorder.sequencer.draft import Draft
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.numbering import numbered, present
@@ -73,7 +73,10 @@ def step(state: State, batch: Batch, starts: Mapping[Source, int]) -> tuple[Stat
     `starts` holds the recorded first offset of event partitions that the domain does not begin at 0. Raises StateError
     when the rows contradict the state (an offset seen before: the topic was recreated, or the checkpoint is older than
     the stamps), LimitExceeded when the domain has too many topics.
+
+    Claims are between sequencers: they take no position and get no answer, and a batch of claims alone is none.
     """
+    batch = batch.without([row for row, value in batch.control.items() if claim_in(value) is not None])
     if len(batch.offset) == 0:
         return state, Effects()
     run = _Run(state, batch, starts)

@@ -27,7 +27,7 @@ class DomainTopics:
 
     @property
     def control(self) -> str:
-        """One partition, never expires: subscribe, unsubscribe, renew."""
+        """One partition, never expires: subscribe, unsubscribe, renew, and the sequencers' claims."""
         return f"{self.domain}.control"
 
     @property

@@ -47,7 +47,7 @@ class _Who(TypedDict):
 
 
 class Registry:
-    """The subscriptions while one batch moves them on; every control record takes a position and gets an answer."""
+    """The subscriptions while one batch moves them on; every request takes a position and gets an answer."""
 
     def __init__(
         self,

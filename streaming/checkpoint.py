@@ -24,23 +24,30 @@ _LOCK_POLL_S = 0.1
 class CheckpointFacts:
     """What the checkpoint says: `record` is None for a new one, `planned` the newest batch in Spark's write-ahead log,
     `committed` the newest that was finished (-1: none), `next_offsets` where the batch after that one begins.
+    `planned_offsets` is where the planned batch ends, and `planned_ms` its time, which its stamps have too.
     """
 
     record: DomainRecord | None
     planned: int
     committed: int
     next_offsets: Mapping[Source, int]
+    planned_offsets: Mapping[Source, int]
+    planned_ms: int
 
 
 def read_checkpoint(store: Store, where: str) -> CheckpointFacts:
     """Reads the record and the newest entries of Spark's logs; StateError when one is damaged."""
     text = _text(store, RECORD, where)
-    committed = _newest(store, "commits")
+    planned, committed = _newest(store, "offsets"), _newest(store, "commits")
+    _, next_offsets = _planned(store, committed, where, "committed")
+    planned_ms, planned_offsets = _planned(store, planned, where, "planned")
     return CheckpointFacts(
         record=DomainRecord.decode(text, f"{where}/{RECORD}") if text is not None else None,
-        planned=_newest(store, "offsets"),
+        planned=planned,
         committed=committed,
-        next_offsets=_offsets(store, committed, where) if committed >= 0 else {},
+        next_offsets=next_offsets,
+        planned_offsets=planned_offsets,
+        planned_ms=planned_ms,
     )
 
 
@@ -57,17 +64,21 @@ def _newest(store: Store, log: str) -> int:
     return max((int(name) for name in store.names(f"{QUERY}/{log}") if name.isdecimal()), default=-1)
 
 
-def _offsets(store: Store, batch: int, where: str) -> dict[Source, int]:
-    """Offsets at a batch's end, from Spark's write-ahead log: a version line, metadata, one line for each source."""
+def _planned(store: Store, batch: int, where: str, done: str) -> tuple[int, dict[Source, int]]:
+    """Time of a batch and the offsets at its end, from Spark's write-ahead log; 0 and none for batch -1."""
+    if batch < 0:
+        return 0, {}
     name = f"{QUERY}/offsets/{batch}"
     text = _text(store, name, where)
     try:
-        table = json.loads((text or "").splitlines()[2])
-        return {(topic, int(part)): offset for topic, parts in table.items() for part, offset in parts.items()}
-    except (IndexError, ValueError, AttributeError):
+        _version, metadata, source, *_ = (text or "").splitlines()
+        offsets = json.loads(source).items()
+        time_ms = int(json.loads(metadata)["batchTimestampMs"])
+        return time_ms, {(topic, int(part)): offset for topic, parts in offsets for part, offset in parts.items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
         state = "missing" if text is None else "damaged"
         raise StateError(
-            f"{where}/{name} is {state}, and batch {batch} was committed", remedy="Restore the checkpoint from a copy"
+            f"{where}/{name} is {state}, and batch {batch} was {done}", remedy="Restore the checkpoint from a copy"
         ) from None
 
 

@@ -11,7 +11,9 @@ from totalorder.config import Settings
 from totalorder.errors import PreflightFailed
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointFacts
+from totalorder.streaming.claims import FirstClaim, is_anothers
 from totalorder.streaming.record import FIXED, DomainRecord
+from totalorder.streaming.written import Written
 
 MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
 """Spark counts microseconds in 64 bits: it cannot read a record with a later CreateTime, nor anything behind it."""
@@ -37,12 +39,14 @@ class TopicFacts:
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """Everything that the decision needs. `topics`: the topics that the settings select, that the record names, and the
-    domain's own, as far as they exist. `stamped`: the newest batch number found on stamps, 0 for none.
+    domain's own, as far as they exist. `written`: what stamps and grants hold. `claim`: the first one on control; not
+    looked for where the checkpoint is known to hold the domain.
     """
 
     topics: Mapping[str, TopicFacts]
     checkpoint: CheckpointFacts
-    stamped: int
+    written: Written
+    claim: FirstClaim | None
     now_ms: int
 
 
@@ -219,13 +223,15 @@ def _first_start(settings: Settings, facts: Facts) -> Iterator[str]:
             f"{settings.checkpoint_dir} holds a Spark checkpoint and no domain.json: it is no checkpoint of a "
             "sequencer, or a damaged one; restore it from a copy, or name an empty directory"
         )
-    for name in (settings.own_topics.stamps, settings.own_topics.grants):
-        topic = facts.topics.get(name)
-        if topic is not None and topic.has_records:
-            yield (
-                f"topic {name} has records and the checkpoint {settings.checkpoint_dir} is new: clocks would start "
-                "at 1 over existing stamps; give the domain's own checkpoint, or another domain"
-            )
+    own = {name: facts.topics.get(name) for name in (settings.own_topics.stamps, settings.own_topics.grants)}
+    begun = [name for name, topic in own.items() if topic is not None and topic.has_records]
+    for name in begun:
+        yield (
+            f"topic {name} has records and the checkpoint {settings.checkpoint_dir} is new: clocks would start "
+            "at 1 over existing stamps; give the domain's own checkpoint, or another domain"
+        )
+    if facts.claim is not None and not begun:
+        yield is_anothers(settings, facts.claim)
 
 
 def _later_start(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
@@ -238,13 +244,12 @@ def _later_start(settings: Settings, facts: Facts, record: DomainRecord) -> Iter
             )
     if record.fixed["domain"] != settings.domain:
         return  # the other topics are another domain's: comparing them would only confuse
+    if facts.claim is not None and facts.claim.owner != record.identity:
+        yield is_anothers(settings, facts.claim)
+        return  # what the other checkpoint did is no fault of this one's
     yield from _recorded_topics(settings, facts, record)
     yield from _offsets(settings, facts, record)
-    if facts.checkpoint.committed < 0 and facts.stamped > 1:
-        yield (
-            f"Spark's part of the checkpoint {settings.checkpoint_dir} is missing, and the stamps topic has batch "
-            f"{facts.stamped}; restore it from a copy, or begin a new domain"
-        )
+    yield from _behind(settings, facts, record)
     admitted = record.event_topics(settings.own_topics.own())
     for name in sorted(set(selected(settings, facts)) - admitted):
         yield from (text for text in vet_new(name, facts.topics[name], facts.now_ms) if "is new" in text)
@@ -287,3 +292,36 @@ def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator
                     f"topic {name}, partition {partition} ends at offset {topic.latest[partition]}, and {needed} were "
                     "already read: it was cut short; restore it, or begin a new domain"
                 )
+
+
+def _behind(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
+    """What is on stamps and grants must come from batches that the checkpoint has planned.
+
+    Else Spark would plan anew a batch that subscribers have, so this must be seen before it plans anything.
+    """
+    newest, planned, control = facts.written.newest, facts.checkpoint.planned, (settings.own_topics.control, 0)
+    if newest and planned < 0:
+        yield (
+            f"Spark's part of the checkpoint {settings.checkpoint_dir} is missing, and the domain has batch {newest}; "
+            "restore it from a copy, or begin a new domain"
+        )
+    elif newest > planned + 1 or facts.written.is_past(facts.checkpoint.planned_offsets, record.starts, control):
+        yield (
+            f"the domain has batch {newest} on {settings.own_topics.stamps} or {settings.own_topics.grants}, and the "
+            f"checkpoint {settings.checkpoint_dir} ends before it: it is an old copy, or has lost its newest part; "
+            "restore the newest, or begin a new domain"
+        )
+    else:
+        yield from _planned_otherwise(settings, facts, record)
+
+
+def _planned_otherwise(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
+    """A batch on stamps that is not committed runs again: it must be the one that is planned, by its time."""
+    stamped, checkpoint, control = facts.written.stamped, facts.checkpoint, (settings.own_topics.control, 0)
+    runs_again = facts.written.stamps_are_past(checkpoint.next_offsets, record.starts, control)
+    if stamped is not None and runs_again and stamped.time_ms != checkpoint.planned_ms:
+        yield (
+            f"batch {stamped.batch} is on {settings.own_topics.stamps} with the time {stamped.time_ms}, and the "
+            f"checkpoint {settings.checkpoint_dir} would run it again with {checkpoint.planned_ms}: it comes from an "
+            "old copy, or another sequencer writes to this domain; restore the newest, or begin a new domain"
+        )

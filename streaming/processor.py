@@ -37,6 +37,7 @@ from totalorder.sequencer.state import (
     encode_hot,
 )
 from totalorder.streaming.failures import WorkerFailure
+from totalorder.streaming.written import Tail, require_agreement, require_reached
 
 MAX_NAMED_UNROUTABLE = 20
 """Coordinates of one batch's unroutable events that are logged; all of them are counted."""
@@ -67,14 +68,13 @@ class ShardPlan:
     """What the workers are told once.
 
     `config` is the engine's with shard 0; `shard_of` maps group keys to shards; `starts` are the offsets recorded when
-    the domain began. `least_batch` is the batch that the state must have reached: the newest on the stamps topic at
-    start, or the one before it when Spark has a batch planned and not committed, which it runs again.
+    the domain began. `tails` is what stamps held at start: a batch that is there and runs again must come out equal.
     """
 
     config: EngineConfig
     shard_of: Mapping[int, int]
     starts: Mapping[Source, int]
-    least_batch: int
+    tails: Mapping[int, Tail]
     fail_unroutable: bool
 
 
@@ -106,7 +106,11 @@ class ShardProcessor(StatefulProcessor):
         shard, parts = self._plan.shard_of[key], Parts(self._value, self._client, key)
         config = replace(self._plan.config, shard=shard)
         state = self._load(config, parts)
-        after, effects = step(state, to_batch(rows, self._topics.control), self._plan.starts)
+        batch = to_batch(rows, self._topics.control)
+        after, effects = step(state, batch, self._plan.starts)
+        require_agreement(self._plan.tails, after.hot.batch, after.hot.digests, batch.time_ms)
+        if after is state:  # the batch held claims alone
+            return pd.DataFrame(columns=OUTPUT.names)
         lost = _coordinates(effects)
         if lost and self._plan.fail_unroutable:
             raise Error(
@@ -127,12 +131,8 @@ class ShardProcessor(StatefulProcessor):
         if state is None:
             state = initial_state(config)
         state.require(config)
-        if state.hot.batch < self._plan.least_batch:
-            raise StateError(
-                f"shard {config.shard} of the checkpoint stands at batch {state.hot.batch}, and by the stamps topic it "
-                f"must be at {self._plan.least_batch} at least",
-                remedy="State was lost, or the checkpoint is an old copy: restore the newest, or begin a new domain",
-            )
+        require_reached(self._plan.tails, state.hot.batch, f"shard {config.shard} of the checkpoint")
+        require_agreement(self._plan.tails, state.hot.batch, state.hot.digests, None)
         return state
 
     def _saved(self, config: EngineConfig, parts: "Parts") -> State | None:

@@ -20,6 +20,7 @@ from totalorder.streaming.processor import FIGURES, OUTPUT, ShardPlan, ShardProc
 from totalorder.streaming.progress import OBSERVED
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.shards import shard_keys
+from totalorder.streaming.written import Tail
 
 
 def start_query(
@@ -29,7 +30,7 @@ def start_query(
     *,
     topics: Iterable[str],
     starts: Mapping[Source, int],
-    least_batch: int,
+    tails: Mapping[int, Tail],
     checkpoint: str,
 ) -> StreamingQuery:
     """Starts the query over the event topics and control; `starts` counts only for a checkpoint without a batch."""
@@ -37,7 +38,7 @@ def start_query(
     _warm(spark)
     read = [*topics, settings.own_topics.control]
     records = source.read(spark, source.reader_options(settings, read, starts))
-    stamped_records = sequence(records, settings, record, least_batch)
+    stamped_records = sequence(records, settings, record, tails)
     return (  # the sink takes the columns that it knows, and leaves the figures
         stamped_records.observe(OBSERVED, F.max(FIGURES).alias(FIGURES))
         .writeStream.format("kafka")
@@ -60,14 +61,14 @@ def _warm(spark: SparkSession) -> None:
         spark.sparkContext.range(0, cores, numSlices=cores).foreach(lambda _: kernel.warm())
 
 
-def sequence(records: DataFrame, settings: Settings, record: DomainRecord, least_batch: int) -> DataFrame:
+def sequence(records: DataFrame, settings: Settings, record: DomainRecord, tails: Mapping[int, Tail]) -> DataFrame:
     """Kafka records in, `processor.OUTPUT` out."""
     keys = shard_keys(settings.shards)
     plan = ShardPlan(
         config=record.engine_config(),
         shard_of={key: shard for shard, key in enumerate(keys)},
         starts=record.starts,
-        least_batch=least_batch,
+        tails=tails,
         fail_unroutable=settings.unroutable == "fail",
     )
     if settings.shards == 1:  # one partition needs no shuffle: the stateful task reads for itself, and projects once

@@ -12,6 +12,7 @@ from totalorder.sequencer.engine import EngineConfig
 from totalorder.sequencer.stamps import Source
 
 VERSION = 3
+FIRST_INCARNATION = 1
 FIXED = ("domain", "stamps_partitions", "shards", "min_subscriptions", "topic_by", "keyframe_every")
 """Settings that the checkpoint fixes."""
 
@@ -19,7 +20,8 @@ FIXED = ("domain", "stamps_partitions", "shards", "min_subscriptions", "topic_by
 @dataclass(frozen=True, kw_only=True)
 class DomainRecord:
     """`identity` is the checkpoint's random name; `starts` holds the first offset of each event partition that existed
-    when the domain began, and never changes; `topic_ids` holds Kafka's UUID of every topic, events' and own.
+    when the domain began, and never changes; `topic_ids` holds Kafka's UUID of every topic, events' and own. `claim` is
+    the offset on control of the claim that gave the domain to this checkpoint; None as long as that is not known.
     """
 
     identity: str
@@ -27,13 +29,14 @@ class DomainRecord:
     fixed: Mapping[str, Any]
     starts: Mapping[Source, int]
     topic_ids: Mapping[str, str]
+    claim: int | None = None
 
     @classmethod
     def begin(cls, settings: Settings, *, starts: Mapping[Source, int], topic_ids: Mapping[str, str]) -> Self:
         """The record of a domain that begins now."""
         return cls(
             identity=secrets.token_hex(16),
-            incarnation=1,
+            incarnation=FIRST_INCARNATION,
             fixed={name: getattr(settings, name) for name in FIXED},
             starts=dict(starts),
             topic_ids=dict(topic_ids),
@@ -60,6 +63,7 @@ class DomainRecord:
             "fixed": dict(self.fixed),
             "starts": sorted([*source, offset] for source, offset in self.starts.items()),
             "topic_ids": dict(sorted(self.topic_ids.items())),
+            "claim": self.claim,
         }
         return json.dumps(content, indent=2) + "\n"
 
@@ -76,6 +80,7 @@ class DomainRecord:
                     fixed={name: content["fixed"][name] for name in FIXED},
                     starts={(str(topic), int(part)): int(offset) for topic, part, offset in content["starts"]},
                     topic_ids={str(name): str(topic_id) for name, topic_id in content["topic_ids"].items()},
+                    claim=None if content.get("claim") is None else int(content["claim"]),
                 )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(

@@ -3,8 +3,8 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,20 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
-from totalorder.errors import BrokerUnavailable, Error, StateError
+from totalorder.errors import BrokerUnavailable, Error, PreflightFailed, StateError
 from totalorder.sequencer.stamps import Source
-from totalorder.streaming import preflight
-from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock, read_checkpoint
+from totalorder.streaming import claims, preflight
+from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
 from totalorder.streaming.failures import error_from, is_passing
 from totalorder.streaming.gear import Gear
 from totalorder.streaming.preflight import Facts
 from totalorder.streaming.progress import BatchProgress, ProgressReader
 from totalorder.streaming.query import start_query
-from totalorder.streaming.record import DomainRecord
+from totalorder.streaming.record import FIRST_INCARNATION, DomainRecord
 from totalorder.streaming.session import start_session, stop_session
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
-from totalorder.streaming.topics import Topics, newest_stamped
+from totalorder.streaming.topics import Topics
+from totalorder.streaming.written import Tail, read_written
 
 READY = "sequencer ready"
 """Event of the log line that says that the first batch may come."""
@@ -137,7 +138,7 @@ class Sequencer:
             self._session()
         self._topics = Topics(settings)
         self._store = self._make_store()
-        self._record, self._starts, self._least_batch = self._preflight(self._topics)
+        self._record, self._starts, self._tails = self._preflight(self._topics)
 
     def _make_store(self) -> Store:
         if self.settings.checkpoint_is_local:
@@ -149,23 +150,20 @@ class Sequencer:
             self._spark = start_session(self.settings, inherited_fd=self._lock.fd if self._lock else None)
         return self._spark
 
-    def _preflight(self, topics: Topics) -> tuple[DomainRecord, dict[Source, int], int]:
-        """Vets, creates the domain's topics and writes its record; returns it, the offsets to begin at, and the newest
-        batch on stamps.
+    def _preflight(self, topics: Topics) -> tuple[DomainRecord, dict[Source, int], Mapping[int, Tail]]:
+        """Vets, creates the domain's topics and writes its record; returns it, the offsets to begin at, and the ends
+        of stamps.
         """
         settings = self.settings
         checkpoint = read_checkpoint(self._store, settings.checkpoint_dir)
-        record = checkpoint.record
-        names = settings.own_topics.own() | set(settings.topics) | topics.selected_ids().keys()
-        found = topics.facts(names | (record.topic_ids.keys() if record else set()))
-        stamps = found.get(settings.own_topics.stamps)
-        stamped = newest_stamped(settings, stamps) if stamps else 0
-        facts = Facts(topics=found, checkpoint=checkpoint, stamped=stamped, now_ms=time.time_ns() // 1_000_000)
-        preflight.check(settings, facts)
-        events = preflight.selected(settings, facts)
+        record, facts = checkpoint.record, self._vetted_facts(topics, checkpoint)
         if record is None:
-            record = self._begin_domain(topics, facts)
+            facts = self._with_own_topics(topics, facts)
+        found, events = facts.topics, preflight.selected(settings, facts)
+        if record is None:
+            record = self._begin_domain(facts)
         else:
+            record = self._claimed(record, facts)
             topics.create(own for own in preflight.missing_own(settings, facts) if own.name not in record.topic_ids)
             new = {name: found[name].topic_id for name in events if name not in record.topic_ids}
             record = self._admit(record, new)
@@ -174,18 +172,62 @@ class Sequencer:
             for name in events
             for partition in found[name].latest
         }
-        runs_again = checkpoint.planned > checkpoint.committed
-        return record, begun | {(settings.own_topics.control, 0): 0}, stamped - runs_again
+        return record, begun | {(settings.own_topics.control, 0): 0}, facts.written.tails
 
-    def _begin_domain(self, topics: Topics, facts: Facts) -> DomainRecord:
-        settings = self.settings
-        missing = preflight.missing_own(settings, facts)
+    def _vetted_facts(self, topics: Topics, checkpoint: CheckpointFacts) -> Facts:
+        """What there is now; PreflightFailed where the job may not run on it."""
+        settings, record = self.settings, checkpoint.record
+        names = settings.own_topics.own() | set(settings.topics) | topics.selected_ids().keys()
+        found = topics.facts(names | (record.topic_ids.keys() if record else set()))
+        claim = None
+        if (record is None or record.claim is None) and settings.own_topics.control in found:
+            claim = claims.first_claim(settings, record.incarnation if record else FIRST_INCARNATION)
+        facts = Facts(
+            topics=found,
+            checkpoint=checkpoint,
+            written=read_written(settings, {name: len(topic.latest) for name, topic in found.items()}),
+            claim=claim,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        preflight.check(settings, facts)
+        return facts
+
+    def _with_own_topics(self, topics: Topics, facts: Facts) -> Facts:
+        """The facts once the domain's own topics are there; another sequencer may have made some in the same moment,
+        otherwise than these settings say.
+        """
+        missing = preflight.missing_own(self.settings, facts)
+        if not missing:
+            return facts
         topics.create(missing)
-        self._log.info("domain begins", created=[topic.name for topic in missing])
+        self._log.info("topics created", topics=[topic.name for topic in missing])
+        return self._vetted_facts(topics, facts.checkpoint)
+
+    def _begin_domain(self, facts: Facts) -> DomainRecord:
+        settings = self.settings
         # The job never reads receipts, so another topic of that name is as good; a missing one is made at each start.
-        ids = topics.ids(settings.own_topics.own() - {settings.own_topics.receipts})
-        ids |= {name: facts.topics[name].topic_id for name in preflight.selected(settings, facts)}
+        known = settings.own_topics.own() - {settings.own_topics.receipts} | set(preflight.selected(settings, facts))
+        ids = {name: topic.topic_id for name, topic in facts.topics.items() if name in known}
         record = DomainRecord.begin(settings, starts=preflight.starts(settings, facts), topic_ids=ids)
+        try:
+            claimed = self._claimed(record, facts)
+        except PreflightFailed:
+            if self._store.read(RECORD) == record.encode():
+                self._store.remove(RECORD)
+            raise
+        self._log.info("domain begins", claim=claimed.claim)
+        return claimed
+
+    def _claimed(self, record: DomainRecord, facts: Facts) -> DomainRecord:
+        """The record with the claim by which its checkpoint holds the domain; PreflightFailed where another does.
+
+        The record is written first: a claim without one would keep the domain for nobody.
+        """
+        if record.claim is not None:
+            return record
+        self._store.write(RECORD, record.encode())
+        first = facts.claim or claims.hold(self.settings, record)
+        record = replace(record, claim=first.offset)
         self._store.write(RECORD, record.encode())
         return record
 
@@ -212,7 +254,7 @@ class Sequencer:
             self._record,
             topics=self._event_topics(),
             starts=self._starts,
-            least_batch=self._least_batch,
+            tails=self._tails,
             checkpoint=self._query_checkpoint(),
         )
         self._progress, self._gear = ProgressReader(self._query), Gear(self._query)

@@ -17,6 +17,9 @@ class Store(Protocol):
     def write(self, name: str, text: str) -> None:
         """Replaces the file at once: a reader sees the old text or the new, also after a crash."""
 
+    def remove(self, name: str) -> None:
+        """Removes the file, where it is there."""
+
     def names(self, folder: str) -> list[str]:
         """Names of the files in a folder; none where the folder does not exist."""
 
@@ -47,6 +50,9 @@ class LocalStore:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+    def remove(self, name: str) -> None:
+        (self._root / name).unlink(missing_ok=True)
 
     def names(self, folder: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
@@ -89,6 +95,9 @@ class HadoopStore:
         finally:
             stream.close()
         self._context.rename(aside, target, self._overwrite)
+
+    def remove(self, name: str) -> None:
+        self._files.delete(self._path(f"{self._root}/{name}"), False)
 
     def names(self, folder: str) -> list[str]:
         path = self._path(f"{self._root}/{folder}")

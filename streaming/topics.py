@@ -1,16 +1,16 @@
 """What the preflight wants to know of the broker, and the making of topics; the thin part that talks to Kafka."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.errors import NoError, TopicAlreadyExistsError, for_code
 
 from totalorder import kafka_clients
 from totalorder.config import Settings
-from totalorder.errors import BrokerUnavailable, Error, WireError
+from totalorder.errors import Error
 from totalorder.slow import when_long
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
@@ -63,7 +63,7 @@ class Topics:
         }
 
     def create(self, topics: Iterable[NewTopic]) -> None:
-        """Creates topics and waits until the broker knows them."""
+        """Creates topics and waits until the broker knows them; one that another sequencer has just made will do."""
         wanted = {
             topic.name: {
                 "num_partitions": topic.partitions,
@@ -73,7 +73,14 @@ class Topics:
             for topic in topics
         }
         if wanted:
-            self._call(self._admin.create_topics, wanted, wait_for_metadata=True)
+            self._call(self._create, wanted)
+
+    def _create(self, wanted: Mapping[str, Any]) -> None:
+        for topic in self._admin.create_topics(wanted, raise_errors=False)["topics"]:
+            error = for_code(topic["error_code"])
+            if error not in (NoError, TopicAlreadyExistsError):
+                raise error(topic["error_message"] or f"topic {topic['name']}")
+        self._admin.wait_for_topics(list(wanted))
 
     def _described(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         wanted = sorted(set(names))
@@ -124,43 +131,3 @@ def owned_by_domains(names: Iterable[str]) -> set[str]:
         if stem and kind in _OWN_KINDS:
             families.setdefault(stem, set()).add(name)
     return {name for family in families.values() if len(family) > 1 for name in family}
-
-
-def newest_stamped(settings: Settings, stamps: TopicFacts) -> int:
-    """The newest batch number on the stamps topic: of its partitions' last records; 0 when none is left."""
-    ends = {part: end for part, end in stamps.latest.items() if end > stamps.earliest[part]}
-    if not ends:
-        return 0
-    topic = settings.own_topics.stamps
-    consumer: KafkaConsumer = kafka_clients.consumer(
-        settings.bootstrap_servers, settings.kafka, connect_timeout_s=settings.broker_timeout_s
-    )
-    try:
-        with kafka_clients.kafka_errors(settings.bootstrap_servers):
-            return _last_batch(consumer, topic, ends, settings.broker_timeout_s)
-    finally:
-        consumer.close()
-
-
-def _last_batch(consumer: KafkaConsumer, topic: str, ends: Mapping[int, int], timeout_s: float) -> int:
-    waiting = {TopicPartition(topic, partition) for partition in ends}
-    consumer.assign(sorted(waiting))
-    for source in waiting:
-        consumer.seek(source, ends[source.partition] - 1)
-    newest, deadline = 0, time.monotonic() + timeout_s
-    while waiting:
-        if time.monotonic() > deadline:
-            raise BrokerUnavailable(f"the last records of {topic} did not arrive within {timeout_s:g} s")
-        for source, records in consumer.poll(timeout_ms=200).items():
-            newest = max(newest, *(_batch_number(topic, dict(record.headers)) for record in records))
-            waiting.discard(source)
-    return newest
-
-
-def _batch_number(topic: str, headers: Mapping[str, bytes]) -> int:
-    try:
-        return int(headers["batch"])
-    except (KeyError, ValueError):
-        raise WireError(
-            f"the last record of {topic} is not a stamp", remedy="Look for another writer and restrict it"
-        ) from None

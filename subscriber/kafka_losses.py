@@ -5,8 +5,9 @@ from collections.abc import Collection, Mapping
 from kafka import TopicPartition
 
 from totalorder.errors import EventsLost
+from totalorder.sequencer.delivery import GO_ON_WITHOUT
 
-_BEGIN_ANEW = 'begin anew, without all that is owed, by start="new" (--new)'
+GO_ON = 'start="new" (--new) begins at the present and gives up all that is owed, of every topic'
 _PLACES_SHOWN = 5
 
 Offsets = Mapping[TopicPartition, int]
@@ -20,21 +21,20 @@ def removed(positions: Offsets, begins: Offsets) -> EventsLost | None:
     ranges = [f"{_place(at, first)} to {end - 1} ({end - first:,} offsets)" for at, first, end in lost]
     return EventsLost(
         f"Kafka no longer has {_shown(ranges)}: they were removed before they were read",
-        remedy='Raise the retention of the topic; go on without what is lost, if it is events, by lost="skip" '
-        "(--skip-lost)",
-        gone={(at.topic, at.partition): end for at, _, end in lost},
+        remedy=f"Raise the retention of the topic. {GO_ON_WITHOUT}",
+        gone={(at.topic, at.partition): begin for at, _, begin in lost},
     )
 
 
 def cut_short(positions: Offsets, ends: Offsets) -> EventsLost:
     """`positions`: what is to be read next of logs that hold other records than those that were read before it."""
     places = [
-        f"{_place(at, offset)}, of which Kafka has offsets up to {ends[at] - 1}" if at in ends else _place(at, offset)
+        f"{_place(at, offset)}, and the log ends at {ends[at]}" if at in ends else _place(at, offset)
         for at, offset in sorted(positions.items())
     ]
     return EventsLost(
         f"the log was cut short or its topic created again under its reader: {_shown(places)}",
-        remedy=f"What was read and is gone cannot be told from new records; {_BEGIN_ANEW}",
+        remedy=f"What was read and is gone cannot be told from new records: {GO_ON}",
     )
 
 
@@ -46,7 +46,7 @@ def gone(positions: Offsets, deleted: Collection[str], recreated: Collection[str
             lost.append(f"{_place(at, offset)} and all behind it: the topic was deleted")
         elif at.topic in recreated:
             lost.append(f"{_place(at, offset)} and all behind it: the topic was deleted and created again")
-    return EventsLost(f"Kafka no longer has {_shown(lost)}", remedy=_BEGIN_ANEW.capitalize())
+    return EventsLost(f"Kafka no longer has {_shown(lost)}", remedy=f"It cannot be read any more: {GO_ON}")
 
 
 def unreadable(positions: Offsets, error: Exception) -> EventsLost:
@@ -54,7 +54,7 @@ def unreadable(positions: Offsets, error: Exception) -> EventsLost:
     places = [_place(at, offset) for at, offset in sorted(positions.items())]
     return EventsLost(
         f"a record at or behind {_shown(places)} cannot be read: {error}",
-        remedy=f"Header names must be UTF-8 and records whole. Mend their producer; {_BEGIN_ANEW}",
+        remedy=f"Header names must be UTF-8 and records whole. Mend their producer, or: {GO_ON}",
     )
 
 

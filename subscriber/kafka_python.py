@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from kafka.errors import (
 )
 
 from totalorder import kafka_clients
-from totalorder.errors import BrokerUnavailable, Error
+from totalorder.errors import BrokerUnavailable, Error, EventsLost
 from totalorder.kafka_connections import failure_of
 from totalorder.kafka_settings import check_settings
 from totalorder.subscriber import kafka_losses
@@ -105,23 +105,18 @@ class KafkaPythonTransport:
         described = self._bearing(lambda: self._described([topic]))
         return len(described[topic]["partitions"]) if topic in described else 0
 
-    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """See Transport."""
-        wanted = list(partitions)
-        return self._bearing(lambda: self._offsets(self._first.consumer.beginning_offsets, wanted))
+        return self._bearing(lambda: self._offsets(self._first.consumer.beginning_offsets, partitions))
 
-    def end_offsets(self, partitions: Iterable[Partition], *, timeout_s: float | None = None) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Collection[Partition], *, once: bool = False) -> dict[Partition, int]:
         """See Transport."""
-        wanted = list(partitions)
-        if timeout_s is not None:
-            return self._once(lambda: self._offsets(self._first.consumer.end_offsets, wanted, timeout_s))
-        return self._bearing(lambda: self._offsets(self._first.consumer.end_offsets, wanted))
+        ask = self._once if once else self._bearing
+        return ask(lambda: self._offsets(self._first.consumer.end_offsets, partitions))
 
-    def _offsets(
-        self, ask: Callable[..., Any], partitions: Sequence[Partition], timeout_s: float = _ANSWER_S
-    ) -> dict[Partition, int]:
+    def _offsets(self, ask: Callable[..., Any], partitions: Collection[Partition]) -> dict[Partition, int]:
         try:
-            found = ask([TopicPartition(*at) for at in partitions], timeout_ms=round(timeout_s * 1000))
+            found = ask([TopicPartition(*at) for at in partitions], timeout_ms=round(_ANSWER_S * 1000))
         except KeyError as error:  # kafka-python 3.0.12 asks for those alone whose leader it knows, and looks for all
             raise StaleMetadata(str(error)) from error
         return {Partition(*at): offset for at, offset in found.items()}
@@ -224,7 +219,12 @@ class KafkaPythonTransport:
         if prompt and now - self._others_asked < _SLICE_S:
             return prompt
         self._others_asked = now
-        found = [*prompt, *self._take(self._others, 0)]
+        try:
+            found = [*prompt, *self._take(self._others, 0)]
+        except EventsLost:
+            if prompt:
+                return prompt  # they are taken and must not be lost too; the other ones will be missed again
+            raise
         return found or self._take(self._first if self._first.next else self._others, min(timeout_s, _SLICE_S))
 
     def _take(self, reader: Reader, timeout_s: float) -> list[list[Any]]:
@@ -276,11 +276,11 @@ class KafkaPythonTransport:
         """What became of offsets that Kafka does not have; of all that is read, where retention removed them."""
         self._bearing(self._check_topics)
         positions = {at: reader.position(at) for reader in self._readers for at in reader.next} | dict(wanted)
-        begins = self.beginning_offsets(Partition(*at) for at in positions)
+        begins = self.beginning_offsets([Partition(*at) for at in positions])
         removed = kafka_losses.removed(positions, {TopicPartition(*at): offset for at, offset in begins.items()})
         if removed is not None:
             return removed
-        ends = self.end_offsets(Partition(*at) for at in wanted)
+        ends = self.end_offsets([Partition(*at) for at in wanted])
         return kafka_losses.cut_short(wanted, {TopicPartition(*at): offset for at, offset in ends.items()})
 
     # --- writing ------------------------------------------------------------------------------------------------------

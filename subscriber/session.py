@@ -388,7 +388,7 @@ class Session:
                 # What is acknowledged meanwhile would need receipts first, and is saved in its own time.
                 self._write_position(saved, self._ready_g, _TIMED_SEND_S)
             promised = self._positions.promised
-            end = self._transport.end_offsets([self._grants], timeout_s=_TIMED_SEND_S)[self._grants]
+            end = self._transport.end_offsets([self._grants], once=True)[self._grants]
             while self._transport.position(self._grants) < end:
                 if self._clock() >= deadline:
                     return False

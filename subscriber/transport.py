@@ -3,7 +3,7 @@
 Deliberately not in it: consumer groups, commits, automatic offsets. The subscriber says what is read from where.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -38,14 +38,14 @@ class Transport(Protocol):
         """How many partitions a topic has; 0 when there is no such topic."""
         ...
 
-    def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The offset of the first record that is still there, for each partition."""
         ...
 
-    def end_offsets(self, partitions: Iterable[Partition], *, timeout_s: float | None = None) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Collection[Partition], *, once: bool = False) -> dict[Partition, int]:
         """The offset behind the last readable record of each partition.
 
-        `timeout_s`: BrokerUnavailable after this, instead of as long as an outage is borne.
+        `once`: BrokerUnavailable when there is no answer within some seconds, instead of as long as an outage is borne.
         """
         ...
 

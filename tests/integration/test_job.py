@@ -9,6 +9,7 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import SparkSession
 from spark_job import by_engine, read_log
+from spark_process import uncommit
 from spark_shared import settings_for
 from waiting import wait_until
 
@@ -18,7 +19,7 @@ from totalorder.config import Settings
 from totalorder.errors import BrokerUnavailable, Error, PreflightFailed, StateError
 from totalorder.sequencer.control import Grant, Rejection, Subscribe, encode_request
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES
-from totalorder.streaming.checkpoint import RECORD
+from totalorder.streaming.checkpoint import LOCK, RECORD
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import Sequencer
 
@@ -88,7 +89,8 @@ def test_stamps_and_grants_are_the_engines(
         until_processed(sequencer, events=90, controls=6)
     log = read_log(settings)
     answers = {answer.offset: answer for answer in log.answers}
-    assert [type(answers[offset]) for offset in range(6)] == [Grant, Rejection, Rejection, Rejection, Rejection, Grant]
+    assert record_of(settings).claim == 0  # the claim gets no answer, and no place in the order
+    assert [type(answers.get(offset)) for offset in range(7)] == [type(None), Grant, *[Rejection] * 4, Grant]
     assert len(log.events()) == 90
     assert sorted(g for _, _, g in log.events().values()) == sorted(
         set(range(1, 97)) - {answer.g for answer in log.answers}
@@ -235,14 +237,17 @@ def test_checkpoints_that_are_refused(
 ) -> None:
     topic = new_topic("a")
     settings = settings_for(domain, broker.bootstrap_servers, tmp_path / "one", topics=(topic,))
+    lost = settings.model_copy(update={"checkpoint_dir": str(tmp_path / "two")})
     for number in range(2):
         with Sequencer(settings, spark=spark) as sequencer:
+            if not number:
+                with pytest.raises(PreflightFailed, match="belongs to another checkpoint"):
+                    Sequencer(lost, spark=spark).start()
             producer.send(topic, value=b"%d" % number).get(30)
             until_processed(sequencer, events=1)
     other = settings.model_copy(update={"domain": f"{domain}-other"})
     with pytest.raises(PreflightFailed, match=r"domain is .* and the checkpoint was made with"):
         Sequencer(other, spark=spark).start()
-    lost = settings.model_copy(update={"checkpoint_dir": str(tmp_path / "two")})
     with pytest.raises(PreflightFailed, match="clocks would start at 1 over existing stamps"):
         Sequencer(lost, spark=spark).start()
 
@@ -315,26 +320,36 @@ def test_lost_state_is_refused_and_nothing_more_is_stamped(
     assert len(read_log(settings).events()) == 3
 
 
-def test_a_log_of_spark_that_was_rolled_back_is_refused(
+def test_a_checkpoint_that_is_behind_is_refused_at_every_start_and_left_as_it_is(
     broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
 ) -> None:
     topic = new_topic("a")
     settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(topic,))
     stamp_three_batches(settings, spark, producer)
-    roll_back(tmp_path / "query")
     producer.send(topic, value=b"more").get(30)
-    says = "stands at batch 2, and by the stamps topic it must be at 3 at least.*the checkpoint is an old copy"
-    with pytest.raises(StateError, match=says), Sequencer(settings, spark=spark) as sequencer:
-        assert sequencer.wait(BOUND_S)
+    for lose in (roll_back, uncommit, roll_back):
+        lose(tmp_path)
+        before = checkpoint_files(tmp_path)
+        for _ in range(2):
+            with pytest.raises(PreflightFailed, match=r"has batch 3 on .*stamps.* ends before it: it is an old copy"):
+                Sequencer(settings, spark=spark).start()
+        assert checkpoint_files(tmp_path) == before
     assert len(read_log(settings).events()) == 3
 
 
-def roll_back(query: Path) -> None:
-    """Takes the newest batch out of Spark's logs, with all its files."""
+def checkpoint_files(checkpoint: Path) -> dict[str, bytes]:
+    """All that lies in it but for the lock, which says who looked last."""
+    found = {str(path.relative_to(checkpoint)): path for path in checkpoint.rglob("*") if path.is_file()}
+    return {name: path.read_bytes() for name, path in found.items() if name != LOCK}
+
+
+def roll_back(checkpoint: Path) -> None:
+    """Takes the newest planned batch out of Spark's logs, with all its files."""
+    query = checkpoint / "query"
+    newest = max(int(path.name) for path in (query / "offsets").iterdir() if path.name.isdecimal())
     for log in (query / "offsets", query / "commits"):
-        newest = max(int(path.name) for path in log.iterdir() if path.name.isdecimal())
-        for path in log.glob(f"*{newest}*"):
-            path.unlink()
+        for path in (log / str(newest), log / f".{newest}.crc"):
+            path.unlink(missing_ok=True)
 
 
 def forget_loaded_state(spark: SparkSession) -> None:

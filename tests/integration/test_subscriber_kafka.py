@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from sim_kafka_sequencer import ThreadSequencer
 
@@ -136,8 +136,6 @@ def test_lost_events_stop_the_subscriber_by_name(
     new_topic: NewTopic,
     unique_name: Callable[[str], str],
 ) -> None:
-    from kafka import TopicPartition
-
     topic, domain, servers = new_topic("orders"), unique_name("domain"), broker.bootstrap_servers
     settings: dict[str, Any] = {"id": "s", "domain": domain, "bootstrap_servers": servers}
     with ThreadSequencer(servers, domain, [topic]):
@@ -150,6 +148,33 @@ def test_lost_events_stop_the_subscriber_by_name(
         with Subscriber([topic], start="new", **settings) as subscriber:
             publish(producer, topic, "4")
             assert take(subscriber, 1)[0].value == b"4"
+
+
+def test_goes_on_without_what_is_lost_and_nothing_else(
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    kafka_admin: KafkaAdminClient,
+    new_topic: NewTopic,
+    unique_name: Callable[[str], str],
+) -> None:
+    """One partition has lost its first events, one all that it had, one nothing."""
+    some, every, none = (new_topic(name) for name in ("some", "every", "none"))
+    domain, servers = unique_name("domain"), broker.bootstrap_servers
+    settings: dict[str, Any] = {"id": "s", "domain": domain, "bootstrap_servers": servers}
+    with ThreadSequencer(servers, domain, [some, every, none]), Subscriber([none], **settings | {"id": "w"}) as watch:
+        Subscriber([some, every, none], **settings).close()
+        for topic in (some, every, none):
+            publish(producer, topic, *map(str, range(20)))
+        take(watch, 20)  # all is stamped
+        kafka_admin.delete_records({TopicPartition(some, 0): 5, TopicPartition(every, 0): 20})
+        with Subscriber([some, every, none], lost="skip", **settings) as subscriber:
+            events = take(subscriber, 60)
+    assert [event.g for event in events] == sorted(event.g for event in events)
+    gone = {(event.topic, event.offset) for event in events if event.tag == "lost"}
+    assert gone == {(some, offset) for offset in range(5)} | {(every, offset) for offset in range(20)}
+    for topic, first in ((some, 5), (none, 0)):
+        kept = [event.value for event in events if event.topic == topic and event.tag is None]
+        assert kept == [b"%d" % number for number in range(first, 20)]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

@@ -10,6 +10,7 @@ from totalorder.errors import WireError
 from totalorder.sequencer.control import (
     Answer,
     BadRequest,
+    Claim,
     Ended,
     Grant,
     Rejection,
@@ -20,8 +21,10 @@ from totalorder.sequencer.control import (
     Subscribe,
     Unsubscribe,
     answer_key,
+    claim_in,
     decode_answer,
     encode_answer,
+    encode_claim,
     encode_request,
     parse_request,
 )
@@ -113,6 +116,59 @@ def test_a_refusal_names_the_sender_where_it_could_be_read() -> None:
 def test_bytes_of_any_kind_never_raise_anything_else(junk: bytes) -> None:
     with pytest.raises(BadRequest):
         parse_request(junk)
+
+
+CLAIM: dict[str, Any] = {"v": 1, "kind": "claim", "incarnation": 1, "owner": "0123abcd"}
+
+
+def test_a_claim_comes_out_as_it_went_in() -> None:
+    claim = Claim(incarnation=2, owner="0123abcd")
+    assert claim_in(encode_claim(claim)) == claim
+    assert json.loads(encode_claim(claim)) == {**CLAIM, "incarnation": 2}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"v": 2}, {"v": True}, {"v": None}, {"kind": "Claim"}, {"kind": ["claim"]}, {"extra": 1}),
+        *({"incarnation": 0}, {"incarnation": -1}, {"incarnation": True}, {"incarnation": "1"}, {"incarnation": 1.0}),
+        *({"incarnation": 2**63}, {"owner": ""}, {"owner": "a b"}, {"owner": None}, {"owner": "x" * 65}),
+        *({"owner": ["claim"]}, {"owner": "é"}),
+    ],
+)
+def test_what_is_nearly_a_claim_is_none_and_is_refused_as_a_request(changed: dict[str, Any]) -> None:
+    record = json.dumps({**CLAIM, **changed}).encode()
+    assert claim_in(record) is None
+    with pytest.raises(BadRequest):
+        parse_request(record)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *(
+            None,
+            b"",
+            b'"claim"',
+            b'["claim"]',
+            b'{"kind":"claim"}',
+            b'{"kind":"claim"',
+            b"\xff" + json.dumps(CLAIM).encode(),
+        ),
+        json.dumps({**CLAIM, "kind": "claim"})[:-1].encode() + b',"kind":"claim"}',
+        json.dumps(CLAIM).encode() + b" " * 600,
+        b'{"v":1,"kind":"claim","incarnation":' + b"9" * 400 + b',"owner":"x"}',
+        b'{"v":1,"kind":"claim","incarnation":1e999,"owner":"x"}',
+        b"[" * 400 + b'"claim"',
+    ],
+)
+def test_no_other_record_is_a_claim(record: bytes | None) -> None:
+    assert claim_in(record) is None
+
+
+@given(st.binary(max_size=300))
+def test_bytes_of_any_kind_are_a_claim_or_none(junk: bytes) -> None:
+    assert claim_in(junk + b'"claim"' + junk) is None
 
 
 json_values = st.recursive(

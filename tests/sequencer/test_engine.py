@@ -10,8 +10,19 @@ from reference import Change, Event, Item, change, events, reference_clock, refe
 
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import Ended, Grant, Rejection, Renew, Renewed, Repeated, Subscribe, encode_request
-from totalorder.sequencer.engine import initial_state, step
+from totalorder.sequencer.control import (
+    Claim,
+    Ended,
+    Grant,
+    Rejection,
+    Renew,
+    Renewed,
+    Repeated,
+    Subscribe,
+    encode_claim,
+    encode_request,
+)
+from totalorder.sequencer.engine import Effects, initial_state, step
 from totalorder.sequencer.names import stamps_partition
 
 topics = st.sampled_from("TXYZ")
@@ -84,6 +95,28 @@ def test_rows_in_any_order_give_the_same_content(items: list[Item], m: int, rng:
     _, other = run([rng.sample(batch, len(batch)) for batch in batches], configs(m=m))
     assert [b.digest for e in one for b in e.stamps] == [b.digest for e in other for b in e.stamps]
     assert [e.answers for e in one] == [e.answers for e in other]
+
+
+@given(items=histories, shards=st.integers(1, 2), rng=st.randoms(use_true_random=False))
+def test_claims_have_no_place_in_the_order(items: list[Item], shards: int, rng: random.Random) -> None:
+    batches = cut(rows_of(items), rng)
+    claimed: list[list[Row]] = []
+    for at, batch in enumerate(batches):
+        claims = [claim_row(10**4 + 3 * at + more, rng.randrange(60)) for more in range(3)]
+        claimed += [claims[:1], rng.sample(batch + claims[1:], len(batch) + 2)]
+    _, one = run(batches, configs(shards=shards))
+    _, other = run(claimed, configs(shards=shards))
+    assert [told(effect) for effect in other if effect != Effects()] == [told(effect) for effect in one]
+    assert len(other) == 2 * len(one)
+
+
+def told(effect: Effects) -> tuple[object, ...]:
+    return effect.answers, [batch.digest for batch in effect.stamps], effect.events, effect.controls
+
+
+def claim_row(offset: int, timestamp_ms: int) -> Row:
+    claim = Claim(incarnation=1 + offset % 2, owner="another")
+    return Row(f"{DOMAIN}.control", 0, offset, timestamp_ms, control=encode_claim(claim))
 
 
 @given(items=histories, rng=st.randoms(use_true_random=False))

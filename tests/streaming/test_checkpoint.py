@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
 
 SETTINGS = make_settings(domain="d", topics=("a",), checkpoint_dir="x")
+TIMED = '{"batchTimestampMs": 1}'
 RECORD = DomainRecord.begin(SETTINGS, starts={("a", 0): 3}, topic_ids={"a": "id-a", "d.stamps": "id-s"})
 
 
@@ -37,6 +39,10 @@ def test_a_record_comes_back_as_it_was() -> None:
     admitted = RECORD.admitting({"b": "id-b"})
     assert admitted.event_topics(SETTINGS.own_topics.own()) == {"a", "b"}
     assert admitted.starts == RECORD.starts
+    claimed = replace(RECORD, claim=7)
+    assert DomainRecord.decode(claimed.encode(), "here") == claimed
+    older = {name: value for name, value in json.loads(RECORD.encode()).items() if name != "claim"}
+    assert DomainRecord.decode(json.dumps(older), "here") == RECORD
 
 
 def test_two_checkpoints_never_have_one_identity() -> None:
@@ -51,7 +57,13 @@ def with_field(**fields: object) -> str:
     "text",
     [
         *("", "{", "[]", '{"version": 3}', '{"version": 3, "identity": 3}'),
-        *(with_field(topic_ids=None), with_field(topic_ids=["a"]), with_field(starts=[["a", 0, "first"]])),
+        *(
+            with_field(claim="first"),
+            with_field(claim=[]),
+            with_field(topic_ids=None),
+            with_field(topic_ids=["a"]),
+            with_field(starts=[["a", 0, "first"]]),
+        ),
     ],
 )
 def test_a_damaged_record_is_refused(text: str) -> None:
@@ -79,26 +91,43 @@ def test_store_and_facts(store: Store, tmp_path: Path) -> None:
     assert store.read("domain.json") is None
     assert store.names("query/commits") == []
     facts = read_checkpoint(store, "here")
-    assert (facts.record, facts.planned, facts.committed, facts.next_offsets) == (None, -1, -1, {})
+    assert (facts.record, facts.planned, facts.committed) == (None, -1, -1)
+    assert (facts.next_offsets, facts.planned_offsets) == ({}, {})
+    store.write("domain.json", "taken back")
+    for _ in range(2):
+        store.remove("domain.json")
+        assert store.read("domain.json") is None
     store.write("domain.json", "first")
     store.write("domain.json", RECORD.encode())
     for batch in range(12):
-        log(tmp_path, "offsets", batch, "{}", json.dumps({"a": {"0": batch, "1": 7}}))
+        log(tmp_path, "offsets", batch, TIMED, json.dumps({"a": {"0": batch, "1": 7}}))
         log(tmp_path, "commits", batch, "{}")
-    log(tmp_path, "offsets", 12, "{}", json.dumps({"a": {"0": 99, "1": 7}}))
+    log(tmp_path, "offsets", 12, '{"batchTimestampMs": 1012}', json.dumps({"a": {"0": 99, "1": 7}}))
     facts = read_checkpoint(store, "here")
     assert facts.record == RECORD
     assert (facts.planned, facts.committed) == (12, 11)
     assert facts.next_offsets == {("a", 0): 11, ("a", 1): 7}
+    assert (facts.planned_ms, facts.planned_offsets) == (1012, {("a", 0): 99, ("a", 1): 7})
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
 
 
-@pytest.mark.parametrize("lines", [None, (), ("{}",), ("{}", "{half"), ("{}", "[]")])
+@pytest.mark.parametrize(
+    "lines",
+    [None, (), (TIMED,), (TIMED, "{half"), (TIMED, "[]"), (TIMED, '{"a": 3}'), ("{}", "{}"), ("[]", "{}"), ("7", "{}")],
+)
 def test_a_damaged_log_of_offsets_is_refused(tmp_path: Path, lines: tuple[str, ...] | None) -> None:
     log(tmp_path, "commits", 0, "{}")
     if lines is not None:
         log(tmp_path, "offsets", 0, *lines)
     with pytest.raises(StateError, match=r"query/offsets/0 is (missing|damaged), and batch 0 was committed"):
+        read_checkpoint(LocalStore(tmp_path), "here")
+
+
+def test_a_damaged_plan_of_the_next_batch_is_refused(tmp_path: Path) -> None:
+    log(tmp_path, "offsets", 0, TIMED, "{}")
+    log(tmp_path, "commits", 0, "{}")
+    log(tmp_path, "offsets", 1)
+    with pytest.raises(StateError, match=r"query/offsets/1 is damaged, and batch 1 was planned"):
         read_checkpoint(LocalStore(tmp_path), "here")
 
 

@@ -9,13 +9,18 @@ from totalorder.config import DAY_MS, Settings, make_settings
 from totalorder.errors import PreflightFailed
 from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import CheckpointFacts
+from totalorder.streaming.claims import FirstClaim
 from totalorder.streaming.preflight import Facts, TopicFacts
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.topics import owned_by_domains
+from totalorder.streaming.written import Tail, Written
 
 NOW_MS = 1_800_000_000_000
 SAFE = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "3600000"}
-NEW = CheckpointFacts(record=None, planned=-1, committed=-1, next_offsets={})
+NEW = CheckpointFacts(record=None, planned=-1, committed=-1, next_offsets={}, planned_offsets={}, planned_ms=0)
+NOTHING = Written()
+SOURCES = (("a", 0), ("b", 0), ("b", 1), ("d.control", 0))
+READ = dict.fromkeys(SOURCES, 5)
 
 
 def settings(**more: object) -> Settings:
@@ -48,17 +53,34 @@ def events() -> dict[str, TopicFacts]:
 
 
 def begun(given: Settings, **more: object) -> CheckpointFacts:
-    """A checkpoint of the domain that has read 5 records of each partition."""
+    """A checkpoint of the domain that has read 5 records of each partition, and plans to read 7."""
     ids = {name: facts.topic_id for name, facts in {**own(given), **events()}.items()}
     record = DomainRecord.begin(given, starts={}, topic_ids=ids)
-    read = {("a", 0): 5, ("b", 0): 5, ("b", 1): 5, ("d.control", 0): 0}
-    return replace(CheckpointFacts(record=record, planned=3, committed=2, next_offsets=read), **more)  # type: ignore[arg-type]
+    facts = CheckpointFacts(
+        record=record,
+        planned=3,
+        committed=2,
+        next_offsets={**READ, ("d.control", 0): 0},
+        planned_offsets=dict.fromkeys(SOURCES, 7),
+        planned_ms=1004,
+    )
+    return replace(facts, **more)  # type: ignore[arg-type]
+
+
+def wrote(batch: int, read: int = 5, answered: tuple[int, int] = (0, -1)) -> Written:
+    """Stamps of batches up to this one, of which each took a millisecond; `read` records of each event partition."""
+    tails = {part: Tail(batch=batch, time_ms=1000 + batch, digest="d") for part in range(4)}
+    return Written(tails=tails, next_offsets=dict.fromkeys(SOURCES[:3], read), answered=answered)
 
 
 def problems(
-    given: Settings, topics: Mapping[str, TopicFacts], checkpoint: CheckpointFacts = NEW, stamped: int = 0
+    given: Settings,
+    topics: Mapping[str, TopicFacts],
+    checkpoint: CheckpointFacts = NEW,
+    written: Written = NOTHING,
+    claim: FirstClaim | None = None,
 ) -> str:
-    facts = Facts(topics=topics, checkpoint=checkpoint, stamped=stamped, now_ms=NOW_MS)
+    facts = Facts(topics=topics, checkpoint=checkpoint, written=written, claim=claim, now_ms=NOW_MS)
     try:
         preflight.check(given, facts)
     except PreflightFailed as failed:
@@ -68,7 +90,7 @@ def problems(
 
 def test_a_first_start_creates_the_domains_topics() -> None:
     given = settings()
-    facts = Facts(topics=events(), checkpoint=NEW, stamped=0, now_ms=NOW_MS)
+    facts = Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None, now_ms=NOW_MS)
     preflight.check(given, facts)
     made = {new.name: new for new in preflight.missing_own(given, facts)}
     assert sorted(made) == ["d.control", "d.grants", "d.positions", "d.receipts", "d.stamps"]
@@ -81,7 +103,7 @@ def test_a_first_start_creates_the_domains_topics() -> None:
 
 def test_a_later_start_is_quiet() -> None:
     given = settings()
-    assert problems(given, {**own(given, latest=9), **events()}, begun(given), stamped=4) == ""
+    assert problems(given, {**own(given, latest=9), **events()}, begun(given), wrote(3)) == ""
 
 
 def test_stamps_kept_for_ever_are_never_outlived_by_compaction() -> None:
@@ -93,7 +115,7 @@ def test_stamps_kept_for_ever_are_never_outlived_by_compaction() -> None:
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_starts_become_concrete(starting: str) -> None:
     given = settings(starting_offsets=starting)
-    found = preflight.starts(given, Facts(topics=events(), checkpoint=NEW, stamped=0, now_ms=NOW_MS))
+    found = preflight.starts(given, Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None, now_ms=NOW_MS))
     offset = 0 if starting == "earliest" else 10
     assert found == {("a", 0): offset, ("b", 0): offset, ("b", 1): offset}
 
@@ -138,7 +160,7 @@ def test_own_topics_with_other_partitions() -> None:
 
 def test_a_lost_checkpoint_never_restarts_the_clocks() -> None:
     given = settings()
-    assert "clocks would start at 1" in problems(given, {**own(given, latest=7), **events()}, stamped=3)
+    assert "clocks would start at 1" in problems(given, {**own(given, latest=7), **events()}, written=wrote(3))
 
 
 def test_a_checkpoint_of_something_else() -> None:
@@ -230,12 +252,85 @@ def test_a_new_topic_must_be_whole() -> None:
     assert list(preflight.vet_new("c", topic("id-c", cleanup_policy="compact"), NOW_MS))
 
 
-def test_sparks_part_of_the_checkpoint_is_missing() -> None:
+@pytest.mark.parametrize("batch", [1, 4])
+def test_sparks_part_of_the_checkpoint_is_missing(batch: int) -> None:
     given = settings()
-    checkpoint = begun(given, committed=-1, planned=-1, next_offsets={})
+    checkpoint = begun(given, committed=-1, planned=-1, next_offsets={}, planned_offsets={}, planned_ms=0)
     topics = {**own(given, latest=9), **events()}
-    assert "Spark's part of the checkpoint" in problems(given, topics, checkpoint, stamped=4)
-    assert problems(given, topics, checkpoint, stamped=1) == ""
+    assert "Spark's part of the checkpoint" in problems(given, topics, checkpoint, wrote(batch))
+    assert problems(given, topics, checkpoint) == ""
+
+
+PLANNED: dict[str, object] = {"next_offsets": READ}
+COMMITTED: dict[str, object] = {**PLANNED, "planned": 2, "planned_offsets": READ, "planned_ms": 1003}
+"""The checkpoint with a batch that was not finished, and without one; its numbers are one less than on stamps."""
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "written"),
+    [
+        (COMMITTED, NOTHING),
+        (COMMITTED, wrote(3, read=5)),
+        (COMMITTED, wrote(2, read=4)),  # Spark counts batches without a record too
+        (COMMITTED, wrote(3, read=5, answered=(3, 4))),
+        (PLANNED, wrote(3, read=5)),
+        (PLANNED, wrote(3, read=5, answered=(4, 6))),  # its answers are there, and none of its stamps
+        (PLANNED, wrote(4, read=7)),
+        (PLANNED, wrote(4, read=7, answered=(4, 6))),
+        (PLANNED, wrote(4, read=5, answered=(4, 6))),  # it has control records alone
+    ],
+)
+def test_what_was_written_comes_from_the_batches_that_were_planned(
+    checkpoint: dict[str, object], written: Written
+) -> None:
+    given = settings()
+    assert problems(given, {**own(given, latest=9), **events()}, begun(given, **checkpoint), written) == ""
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "written"),
+    [
+        (COMMITTED, wrote(4, read=6)),
+        (COMMITTED, wrote(9, read=6)),
+        (COMMITTED, wrote(3, read=6)),
+        (COMMITTED, wrote(3, read=5, answered=(3, 5))),
+        (COMMITTED, wrote(3, read=5, answered=(4, 5))),  # of the lost batch only its answers are there
+        (PLANNED, wrote(5, read=7)),
+        (PLANNED, wrote(4, read=8)),
+        (PLANNED, wrote(4, read=5, answered=(4, 7))),
+        (PLANNED, wrote(0, answered=(4, 7))),
+        (COMMITTED, Written(answered=(3, 5))),  # stamps have expired
+    ],
+)
+def test_a_checkpoint_that_is_behind_what_was_written(checkpoint: dict[str, object], written: Written) -> None:
+    given = settings()
+    said = problems(given, {**own(given, latest=9), **events()}, begun(given, **checkpoint), written)
+    assert "1 problem" in said
+    assert "/ckpt ends before it: it is an old copy" in said
+
+
+@pytest.mark.parametrize("written", [wrote(4, read=6), wrote(4, read=5, answered=(4, 5))])
+def test_a_checkpoint_that_would_run_a_batch_again_otherwise(written: Written) -> None:
+    """As an old copy does that was started once."""
+    given = settings()
+    checkpoint = begun(given, next_offsets=READ, planned_ms=2000)
+    said = problems(given, {**own(given, latest=9), **events()}, checkpoint, written)
+    assert "batch 4 is on d.stamps with the time 1004, and the checkpoint /ckpt would run it again with 2000" in said
+
+
+def test_a_domain_that_another_checkpoint_claimed() -> None:
+    given = settings()
+    topics = {**own(given, latest=0), **events()}
+    anothers = FirstClaim(owner="another", offset=2)
+    says = "identity another, by the claim at offset 2 of d.control; give that checkpoint"
+    assert says in problems(given, topics, claim=anothers)
+    begun_too = begun(given, committed=-1, planned=-1, next_offsets={}, planned_offsets={}, planned_ms=0)
+    said = problems(given, topics, begun_too, wrote(9), anothers)  # which the other one wrote
+    assert says in said
+    assert "1 problem" in said
+    assert begun_too.record is not None
+    its_own = FirstClaim(owner=begun_too.record.identity, offset=2)
+    assert problems(given, topics, begun_too, claim=its_own) == ""
 
 
 def test_topics_of_other_domains_are_no_events() -> None:

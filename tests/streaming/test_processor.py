@@ -1,7 +1,7 @@
 """The stateful group without Spark around it: frames, state, records, errors."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ from hypothesis import given, settings, strategies as st
 from totalorder.errors import Error
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, Subscribe, decode_answer, encode_request
+from totalorder.sequencer.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
 from totalorder.streaming.failures import WorkerFailure, error_from
 from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, remembered, to_batch
+from totalorder.streaming.written import Tail
 
 DOMAIN = "d"
 CONTROL = "d.control"
@@ -55,13 +56,15 @@ def config(**more: Any) -> EngineConfig:
     return EngineConfig(**{"domain": DOMAIN, "identity": "test", "stamps_partitions": 2, "topic_by": "key", **more})
 
 
-def processor(handle: Handle, *, least_batch: int = 0, fail: bool = False, **more: Any) -> ShardProcessor:
+def processor(
+    handle: Handle, *, tails: Mapping[int, Tail] | None = None, fail: bool = False, **more: Any
+) -> ShardProcessor:
     engine = config(**more)
     plan = ShardPlan(
         config=engine,
         shard_of={10 + shard: shard for shard in range(engine.shards)},
         starts={},
-        least_batch=least_batch,
+        tails=tails or {},
         fail_unroutable=fail,
     )
     made = ShardProcessor(plan)
@@ -178,6 +181,19 @@ def test_a_control_record_without_a_value_is_answered() -> None:
     assert len(answers) == 1
 
 
+def test_a_batch_of_claims_alone_writes_nothing_and_is_no_batch() -> None:
+    claim = Row(CONTROL, 0, 0, 3, control=encode_claim(Claim(incarnation=1, owner="me")))
+    handle = Handle()
+    made = processor(handle)
+    assert run(made, [frame([claim])]).empty
+    assert handle.parts.kept == {}
+    expected = contents(run(processor(Handle()), [frame(events(5))]))
+    assert contents(run(made, [frame([claim, *events(5)])])) == expected
+    kept = dict(handle.parts.kept)
+    assert run(made, [frame([claim, claim])]).empty
+    assert handle.parts.kept == kept
+
+
 def figures(output: pd.DataFrame) -> dict[str, Any]:
     """Read as Spark hands them on: the greatest text of the column."""
     found: dict[str, Any] = json.loads(output["figures"].max())
@@ -218,19 +234,71 @@ def test_an_unroutable_event_can_be_an_error() -> None:
     assert handle.parts.kept == {}
 
 
-@pytest.mark.parametrize("least_batch", [1, 9])
-def test_lost_state_is_never_taken_for_a_beginning(least_batch: int) -> None:
-    with pytest.raises(WorkerFailure, match=r"StateError.*stands at batch 0"):
-        run(processor(Handle(), least_batch=least_batch), [frame(events(3))])
+def test_lost_state_is_never_taken_for_a_beginning() -> None:
+    with pytest.raises(WorkerFailure, match=r"StateError.*stands at batch 0, and stamps have batch 9"):
+        run(processor(Handle(), tails={1: Tail(batch=9, time_ms=1, digest="d")}), [frame(events(3))])
 
 
-def test_a_batch_that_was_written_and_not_committed_runs_again() -> None:
+def tails_of(output: pd.DataFrame, time_ms: int = 1000) -> dict[int, Tail]:
+    """What stamps end with after this output."""
+    return {part: Tail(batch=batch, time_ms=time_ms, digest=digest) for part, batch, digest in contents(output)[1]}
+
+
+class Stopped:
+    """A domain of two batches whose second one was written and perhaps not committed."""
+
+    def __init__(self) -> None:
+        self.handle = Handle()
+        self.first = tails_of(run(processor(self.handle), [frame(events(3))]))
+        self.before = dict(self.handle.parts.kept)
+        output = run(processor(self.handle), [frame(events(3, first=3))])
+        self.second, self.records = tails_of(output), contents(output)
+
+    def again(self, tails: Mapping[int, Tail], rows: Sequence[Row], time_ms: int = 1000) -> pd.DataFrame:
+        self.handle.parts.kept = dict(self.before)
+        return run(processor(self.handle, tails=tails), [frame(rows, time_ms)])
+
+
+@pytest.mark.parametrize("reached", [(), (0,), (1,), (0, 1)])
+def test_a_batch_that_was_written_and_not_committed_runs_again(reached: tuple[int, ...]) -> None:
+    """Whichever partitions the first attempt reached."""
+    stopped = Stopped()
+    tails = {part: (stopped.second if part in reached else stopped.first)[part] for part in (0, 1)}
+    assert contents(stopped.again(tails, events(3, first=3))) == stopped.records
+
+
+@pytest.mark.parametrize("reached", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize(("more", "time_ms"), [(1, 1000), (0, 1001)])
+def test_a_batch_that_is_on_stamps_is_never_written_with_other_content(
+    reached: tuple[int, ...], more: int, time_ms: int
+) -> None:
+    stopped = Stopped()
+    tails = {part: stopped.second[part] for part in reached}
+    with pytest.raises(WorkerFailure, match=r"StateError.*batch 2 of stamps partition . has the digest .* an old copy"):
+        stopped.again(tails, events(3 + more, first=3), time_ms)
+    assert stopped.handle.parts.kept == stopped.before
+
+
+def test_a_shard_sees_another_content_also_where_only_another_shard_had_written() -> None:
+    rows, elsewhere = [frame(events(3), 1001)], {1: Tail(batch=1, time_ms=1000, digest="d")}
+    with pytest.raises(WorkerFailure, match=r"batch 1 of stamps partition 1 .* 1000, and by this checkpoint"):
+        run(processor(Handle(), shards=2, tails=elsewhere), rows, key=10)
+
+
+def test_stamps_that_do_not_continue_the_state_are_an_error() -> None:
     handle = Handle()
-    run(processor(handle), [frame(events(3))])
-    before = dict(handle.parts.kept)
-    second = contents(run(processor(handle), [frame(events(3, first=3))]))
-    handle.parts.kept = before
-    assert contents(run(processor(handle, least_batch=1), [frame(events(3, first=3))])) == second
+    (tail, *_) = tails_of(run(processor(handle), [frame(events(3))])).values()
+    foreign = {0: Tail(batch=tail.batch, time_ms=tail.time_ms, digest="f" * 32)}
+    with pytest.raises(WorkerFailure, match=r"batch 1 of stamps partition 0 has the digest ffff"):
+        run(processor(handle, tails=foreign), [frame(events(3, first=3))])
+
+
+def test_what_stamps_held_at_the_start_counts_for_no_later_batch() -> None:
+    handle = Handle()
+    tails = tails_of(run(processor(handle), [frame(events(3))]))
+    made = processor(handle, tails=tails)
+    for number in range(1, 4):
+        run(made, [frame(events(3, first=3 * number), 1000 + number)])
 
 
 @pytest.mark.parametrize("half", ["hot", "cold"])

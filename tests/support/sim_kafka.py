@@ -102,7 +102,7 @@ class SimTransport:
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self.kafka.begins.get(partition, 0) for partition in partitions}
 
-    def end_offsets(self, partitions: Iterable[Partition], *, timeout_s: float | None = None) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
         return {partition: self.kafka.ends.get(partition, 0) for partition in partitions}
 
     def read(self, partition: Partition, offset: int) -> None:

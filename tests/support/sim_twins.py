@@ -67,7 +67,7 @@ class YieldingTransport(SimTransport):
             self.twin.seen_g = max([self.twin.seen_g, *(deliver.g for deliver in ready)])
         self.world.yield_to_others()
 
-    def end_offsets(self, partitions: Iterable[Partition], *, timeout_s: float | None = None) -> dict[Partition, int]:
+    def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
         self._others()
         found = super().end_offsets(list(partitions))
         self._others()

@@ -164,22 +164,6 @@ def test_publish_lines_and_list_topics(broker: LocalBroker, unique_name: Callabl
 
 
 @pytest.mark.broker
-def test_topics_end_where_an_open_transaction_begins(broker: LocalBroker, new_topic: Callable[[str], str]) -> None:
-    from totalorder import kafka_clients
-
-    topic, servers = new_topic("undecided"), broker.bootstrap_servers
-    with kafka_clients.producer(servers) as plain, kafka_clients.producer(servers, transactional_id=topic) as producer:
-        plain.send(topic, value=b"readable").get(10)
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send(topic, value=b"undecided").get(10)
-        listed = run("topics", "--json", "-b", servers)
-        producer.abort_transaction()
-    described = {entry["name"]: entry for entry in map(json.loads, listed.stdout.splitlines())}
-    assert described[topic]["end_offsets"] == [1]
-
-
-@pytest.mark.broker
 def test_publish_at_a_terminal_says_how_to_end(broker: LocalBroker, new_topic: Callable[[str], str]) -> None:
     ours, terminal = os.openpty()
     topic = new_topic("typed")
@@ -203,6 +187,22 @@ def test_created_topics_are_told(broker: LocalBroker, unique_name: Callable[[str
     created = run(*words, "--json")
     told = {entry["name"]: entry["created"] for entry in map(json.loads, created.stdout.splitlines())}
     assert {name for name, is_new in told.items() if is_new} == {one, two}
+
+
+@pytest.mark.broker
+def test_topics_end_where_an_open_transaction_begins(broker: LocalBroker, new_topic: Callable[[str], str]) -> None:
+    from totalorder import kafka_clients
+
+    topic, servers = new_topic("undecided"), broker.bootstrap_servers
+    with kafka_clients.producer(servers) as plain, kafka_clients.producer(servers, transactional_id=topic) as producer:
+        plain.send(topic, value=b"readable").get(10)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, value=b"undecided").get(10)
+        listed = run("topics", "--json", "-b", servers)
+        producer.abort_transaction()
+    described = {entry["name"]: entry for entry in map(json.loads, listed.stdout.splitlines())}
+    assert described[topic]["end_offsets"] == [1]
 
 
 @pytest.mark.parametrize(("count", "says"), [(0, "0 events"), (1, "1 event"), (2, "2 events")])
