@@ -24,14 +24,11 @@ def test_what_came_with_the_end_is_read_first(said: bytes, end: Exception | None
 
 
 def wrapped(error: ssl.SSLError) -> Exception:
-    """As kafka-python does it."""
-    try:
-        try:
-            raise error
-        except ssl.SSLError as inner:
-            raise KafkaConnectionError(f"Handshake failed: {inner}")  # noqa: B904
-    except KafkaConnectionError as outer:
-        return outer
+    """As kafka-python does it: raised while that one was handled."""
+    outer = KafkaConnectionError(f"Handshake failed: {error}")
+    outer.__context__ = error
+    assert isinstance(outer, Exception)
+    return outer
 
 
 @pytest.mark.parametrize(
