@@ -7,9 +7,9 @@ checkpoint lives no longer than the query (docs/adr/0007-lineage-tables.md).
 import contextlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from py4j.protocol import Py4JError
@@ -28,10 +28,13 @@ from totalorder.sinks.writer import LineageWriter, Written
 from totalorder.slow import when_long
 from totalorder.streaming.checkpoint import CheckpointLock
 from totalorder.streaming.failures import error_from
+from totalorder.streaming.patience import OUTAGE_S, borne
 from totalorder.streaming.runner import explained
 from totalorder.streaming.service import configure_logging, listen
-from totalorder.streaming.session import stop_session
+from totalorder.streaming.session import prepare, stop_session
 from totalorder.streaming.topics import Topics
+
+T = TypeVar("T")
 
 READY = "lineage ready"
 """Event of the log line that says that the query runs."""
@@ -98,11 +101,13 @@ class Lineage:
 
     def _start(self) -> None:
         settings = self.settings
+        if self._given_spark is None:
+            prepare(settings.master)
         fd = self._ends.enter_context(_lock(Path(settings.root))).fd if settings.is_local else None
         topics = Topics(settings.of_sequencer())
         self._ends.callback(topics.close)
         own = settings.of_sequencer().own_topics
-        facts = topics.facts((own.stamps, own.grants, own.receipts))
+        facts = self._borne(lambda: topics.facts((own.stamps, own.grants, own.receipts)))
         source.check_present(settings.domain, facts)
         spark = self._given_spark or self._session(fd)
         if self._stopping.is_set():
@@ -111,9 +116,11 @@ class Lineage:
         written = LineageTables(spark, settings.root, settings.domain)
         written.open()
         self._writer = LineageWriter(
-            settings.domain, written, lambda ranges: source.read_events(spark, settings, topics, ranges)
+            settings.domain,
+            written,
+            lambda ranges: self._borne(lambda: source.read_events(spark, settings, topics, ranges)),
         )
-        facts = topics.facts(facts)  # Spark's start and the tables took their time
+        facts = self._borne(lambda: topics.facts(facts))  # Spark's start and the tables took their time
         begin = source.starts(settings.domain, self._writer.marks, facts)
         self._backlog = Backlog(begin, facts)
         trigger: dict[str, Any] = {"processingTime": f"{settings.interval_s} seconds"}
@@ -122,6 +129,9 @@ class Lineage:
         query = source.stream(spark, settings, begin).writeStream.foreachBatch(self._write).trigger(**trigger)
         self._query = query.start()
         self._log.info(READY, tables=settings.root, begins=begin, left=self._backlog.total)
+
+    def _borne(self, ask: Callable[[], T]) -> T:
+        return borne(ask, OUTAGE_S, self._stopping)
 
     def _session(self, inherited_fd: int | None) -> SparkSession:
         spark = _session(self.settings, inherited_fd)

@@ -9,17 +9,25 @@ from totalorder.errors import BrokerUnavailable, Error, EventsLost, StateError
 _MARK = "totalorder-error "
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 _EVENTS_LOST = re.compile(r"KAFKA_DATA_LOSS|[Ss]ome data may have been|failOnDataLoss|OffsetOutOfRangeException")
-_NO_BROKER = re.compile(
-    r"TimeoutException|DisconnectException|[Tt]imed out|Failed to update metadata|No resolvable bootstrap urls"
-)
 _DAMAGED = re.compile(
     r"STREAMING_STATEFUL_OPERATOR|CANNOT_LOAD_STATE_STORE|CANNOT_READ_STREAMING_STATE|STATE_STORE|MALFORMED_LOG_FILE|MISSING_LOG"
     r"|Incomplete log file|malformed|SST|RocksDBException|CHECKSUM|[Cc]hecksum"
 )
-
-
-_PASSING = re.compile(r"Python worker failed to connect back")
+_NO_WORKER = re.compile(r"Python worker failed to connect back")
 """Spark gives the Python process that it starts with each query 10 s, which a busy machine can exceed."""
+_RETRIABLE = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(Retriable|Timeout|Disconnect|Network|NotLeaderOrFollower|LeaderNotAvailable"
+    r"|NotController|NotCoordinator|CoordinatorNotAvailable|CoordinatorLoadInProgress|NotEnoughReplicas\w*|KafkaStorage"
+    r"|ReplicaNotAvailable|BrokerNotAvailable|FencedLeaderEpoch|UnknownLeaderEpoch|OffsetNotAvailable"
+    r"|UnknownTopicOrPartition|UnknownTopicId|ConcurrentTransactions|ThrottlingQuotaExceeded)Exception"
+    r"|Cannot fetch record for offset"
+)
+"""What Java's client throws when its own patience with a broker, a minute or two, is over."""
+_NO_BROKER = re.compile(
+    r"TimeoutException|DisconnectException|[Tt]imed out|Failed to update metadata|No resolvable bootstrap urls"
+    rf"|{_RETRIABLE.pattern}"
+)
+_NO_MEMORY = re.compile(r"OutOfMemoryError|GC overhead limit")
 
 
 class WorkerFailure(Exception):
@@ -32,7 +40,8 @@ class WorkerFailure(Exception):
 
 def is_passing(message: str) -> bool:
     """Whether a query that failed so is worth another try as it is."""
-    return _LINE.search(message) is None and _PASSING.search(message) is not None
+    ours = _LINE.search(message) or _EVENTS_LOST.search(message) or _DAMAGED.search(message)
+    return ours is None and any(cause.search(message) for cause in (_NO_WORKER, _RETRIABLE))
 
 
 def error_from(message: str) -> Error:
@@ -52,9 +61,19 @@ def error_from(message: str) -> Error:
             f"Spark cannot read the checkpoint: {first}",
             remedy="Restore the whole checkpoint from a copy; never delete single files in it",
         )
+    if _NO_MEMORY.search(message):
+        return Error(f"Java's memory was full: {first}", remedy="Give it more, by --spark spark.driver.memory=4g")
     if _NO_BROKER.search(message):
         return BrokerUnavailable(f"the Kafka brokers stopped answering: {first}", remedy="Start the job again")
     return Error(f"the Spark query failed: {first}", remedy="The log has the whole trace; starting again is safe")
+
+
+def text_of(error: BaseException) -> str:
+    """Its message. An error of Java's asks Java for it, which may be gone: then no more than its kind is known."""
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
 
 
 def _first_line(message: str) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-import structlog
 from pyspark.sql import (
     DataFrame,
     SparkSession,
@@ -11,15 +10,14 @@ from pyspark.sql import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
-from totalorder.sequencer import kernel
 from totalorder.sequencer.stamps import Source
-from totalorder.slow import when_long
 from totalorder.streaming import session, source
 from totalorder.streaming.preflight import OWN_MAX_BYTES
 from totalorder.streaming.processor import FIGURES, OUTPUT, ShardPlan, ShardProcessor
 from totalorder.streaming.progress import OBSERVED
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.shards import shard_keys
+from totalorder.streaming.warmup import warm
 from totalorder.streaming.written import Tail
 
 
@@ -35,7 +33,7 @@ def start_query(
 ) -> StreamingQuery:
     """Starts the query over the event topics and control; `starts` counts only for a checkpoint without a batch."""
     session.apply(spark, session.query_conf(settings))
-    _warm(spark)
+    warm(spark)
     read = [*topics, settings.own_topics.control]
     records = source.read(spark, source.reader_options(settings, read, starts))
     stamped_records = sequence(records, settings, record, tails)
@@ -48,17 +46,6 @@ def start_query(
         .trigger(processingTime=f"{settings.trigger_ms} milliseconds")
         .start()
     )
-
-
-def _warm(spark: SparkSession) -> None:
-    """Has every core's Python compile the kernel, or load it, before a batch waits for it."""
-    cores = spark.sparkContext.defaultParallelism
-    with when_long(
-        lambda: structlog.get_logger().info(
-            "loading the stamping kernel; where it is not compiled yet, that takes a while, once"
-        )
-    ):
-        spark.sparkContext.range(0, cores, numSlices=cores).foreach(lambda _: kernel.warm())
 
 
 def sequence(records: DataFrame, settings: Settings, record: DomainRecord, tails: Mapping[int, Tail]) -> DataFrame:

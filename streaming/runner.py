@@ -1,10 +1,12 @@
 """Runs the job: lock, preflight, session, query, and the watch over topics while it runs."""
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
-from totalorder.errors import BrokerUnavailable, Error, PreflightFailed, StateError
+from totalorder.errors import Error, PreflightFailed, StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import claims, preflight
+from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
-from totalorder.streaming.failures import error_from, is_passing
+from totalorder.streaming.failures import error_from, is_passing, text_of
 from totalorder.streaming.gear import Gear
+from totalorder.streaming.patience import BrokerWatch, Patience, borne
 from totalorder.streaming.preflight import Facts
-from totalorder.streaming.progress import BatchProgress, ProgressReader
+from totalorder.streaming.progress import ProgressReader
 from totalorder.streaming.query import start_query
 from totalorder.streaming.record import FIRST_INCARNATION, DomainRecord
-from totalorder.streaming.session import start_session, stop_session
+from totalorder.streaming.session import prepare, start_session, stop_session
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
 from totalorder.streaming.topics import Topics
+from totalorder.streaming.warmup import await_worker, is_first_trigger_over
 from totalorder.streaming.written import Tail, read_written
 
 READY = "sequencer ready"
@@ -36,10 +41,10 @@ _ALIVE_POLL_S = 0.1
 _READY_POLL_S = 0.02
 _BATCH_GRACE_S = 20.0
 _READY_TIMEOUT_S = 120.0
-_MAX_REVIVALS = 3
-"""How often in a row, without a batch between, a query is started again after a failure that may pass."""
-_OUTAGE_S = 60.0
-"""How long a broker may be away while the job runs, as for the subscribers: a restart of it should not end either."""
+_REVIVALS_S = 300.0
+"""How long a query that failed by what may pass is started again and again, without a batch between."""
+_REVIVAL_PAUSE_S = 1.0
+_AWAY_POLL_S = 2.0
 _FORMER_DRIVER_S = 60.0
 """How long the Java of a driver that was killed may take to be gone."""
 
@@ -77,8 +82,10 @@ class Sequencer:
         self._gear: Gear | None = None
         self._watcher: threading.Thread | None = None
         self._refused: set[str] = set()
-        self._revivals = 0
-        self._away_since: float | None = None
+        self._ready = False
+        self._revivals = Patience(_REVIVALS_S, apart_s=_REVIVALS_S)
+        self._broker = BrokerWatch(self._log)
+        self._batches = BatchLog(self._log, verbose=settings.verbose)
 
     def __enter__(self) -> "Sequencer":
         self.start()
@@ -88,18 +95,24 @@ class Sequencer:
         self.stop()
 
     def start(self) -> None:
-        """Starts, and returns when the first batch may come. Raises PreflightFailed, BrokerUnavailable, StateError."""
+        """Starts, and returns when the first batch may come. Raises PreflightFailed, BrokerUnavailable, StateError.
+
+        Where Spark takes minutes for that it returns before; `sequencer ready` is logged when it is so.
+        """
         try:
             self._prepare()
             self._begin_query()
             while not self._is_running():
                 self._begin_query()
         except BaseException as error:
+            # Before Java is gone, which has to be asked for the reason.
+            told = explained(error, "the sequencer") if isinstance(error, Exception) else error
             self._release()
             self._done.set()
-            if isinstance(error, Exception):
-                raise explained(error, "the sequencer") from error
-            raise
+            if not self._stopping.is_set() or not isinstance(told, Error):
+                raise told from (error.__cause__ if told is error else error)
+            self._log.warning("stopped before it was ready", reason=told.what)
+            return
         self._watcher = threading.Thread(target=self._watch, name="totalorder-watch", daemon=True)
         self._watcher.start()
 
@@ -119,7 +132,7 @@ class Sequencer:
     @property
     def broker_is_away(self) -> bool:
         """Whether the broker did not answer when it was asked last; it is borne for a while."""
-        return self._away_since is not None
+        return self._broker.is_away
 
     def request_stop(self) -> None:
         """Asks for a stop without waiting for it; for signal handlers."""
@@ -129,6 +142,8 @@ class Sequencer:
 
     def _prepare(self) -> None:
         settings = self.settings
+        if self._spark is None:
+            prepare(settings.master)
         if settings.checkpoint_is_local:
             self._lock = CheckpointLock(Path(settings.checkpoint_dir), _FORMER_DRIVER_S)
         else:
@@ -138,7 +153,9 @@ class Sequencer:
             self._session()
         self._topics = Topics(settings)
         self._store = self._make_store()
-        self._record, self._starts, self._tails = self._preflight(self._topics)
+        self._record, self._starts, self._tails = borne(
+            partial(self._preflight, self._topics), settings.broker_timeout_s, self._stopping
+        )
 
     def _make_store(self) -> Store:
         if self.settings.checkpoint_is_local:
@@ -242,10 +259,17 @@ class Sequencer:
         return sorted(self._record.event_topics(self.settings.own_topics.own()))
 
     def _begin_query(self) -> None:
-        """Starts the query and waits for the end of its first trigger; after a request to stop it does neither."""
-        if self._stopping.is_set():
-            return
-        spark = self._session()
+        """Starts the query and waits until it is ready; after a request to stop it does neither."""
+        self._query, self._ready = None, False
+        try:
+            if not self._stopping.is_set():
+                self._start_query(self._session())
+        except (PySparkException, Py4JError) as error:
+            told, text = explained(error, "the sequencer"), text_of(error)
+            self._attempt(self._stop_query)
+            self._revive_or_raise(told, text)
+
+    def _start_query(self, spark: SparkSession) -> None:
         if self._stopping.is_set():
             return
         self._query = start_query(
@@ -258,23 +282,30 @@ class Sequencer:
             checkpoint=self._query_checkpoint(),
         )
         self._progress, self._gear = ProgressReader(self._query), Gear(self._query)
-        if self._await_first_trigger(self._query):
-            self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
+        self._await_ready(self._query)
 
     def _query_checkpoint(self) -> str:
         directory = self.settings.checkpoint_dir
         return str(Path(directory).absolute() / QUERY) if self.settings.checkpoint_is_local else f"{directory}/{QUERY}"
 
-    def _await_first_trigger(self, query: StreamingQuery) -> bool:
-        """Whether it came to its end; of a new domain it is an empty batch, which also warms Spark up."""
+    def _await_ready(self, query: StreamingQuery) -> None:
+        """Returns when it is ready, has ended or has to, or takes long."""
         deadline = time.monotonic() + _READY_TIMEOUT_S
-        while query.lastProgress is None and not query.status["message"].startswith("Waiting for"):
-            if not query.isActive or self._stopping.wait(_READY_POLL_S):
-                return False
+        while not self._look_if_ready(query) and query.isActive and not self._stopping.wait(_READY_POLL_S):
             if time.monotonic() > deadline:
                 self._log.warning("the first batch takes long", waited_s=_READY_TIMEOUT_S)
-                return True
-        return True
+                return
+
+    def _look_if_ready(self, query: StreamingQuery) -> bool:
+        """Whether the first trigger has come to its end and a Python worker has answered.
+
+        Of a new domain the first trigger is an empty batch, which also warms Spark up.
+        """
+        if not self._ready and query.isActive and is_first_trigger_over(query):
+            await_worker(self._session(), query)
+            self._ready = True
+            self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
+        return self._ready
 
     # --- while it runs ------------------------------------------------------------------------------------------------
 
@@ -286,8 +317,8 @@ class Sequencer:
                 if not self._is_running():
                     self._begin_query()
                 elif time.monotonic() >= look_at:
-                    self._answers(self._look)
-                    look_at = time.monotonic() + self.settings.topic_poll_s
+                    answered = self._broker.answers(self._look)
+                    look_at = time.monotonic() + min(self.settings.topic_poll_s, math.inf if answered else _AWAY_POLL_S)
         except Exception as error:
             self._fail(explained(error, "the sequencer"))
         finally:
@@ -297,40 +328,36 @@ class Sequencer:
                 self._done.set()
 
     def _is_running(self) -> bool:
-        """False when the query ended by something that starting it again may heal; raises what else ended it.
+        """False when the query is to be started: it ended by something that this may heal. Raises what else ended it.
 
         While no broker answers it cannot be told: then too it is True, and asked again.
         """
         query = self._query
-        if self._stopping.is_set() or query is None or query.isActive:
+        if self._stopping.is_set():
+            return True
+        if query is None:
+            return False
+        if query.isActive:
+            self._look_if_ready(query)
             return True
         failure = query.exception()
         text = str(failure) if failure is not None else "it ended without a reason"
         # Changed topics would be the cause, and Spark's words for it are misleading.
-        if not self._answers(self._raise_if_topics_changed):
-            return True
-        if is_passing(text) and self._revivals < _MAX_REVIVALS:
-            self._revivals += 1
-            self._log.warning("starting the query again", reason=error_from(text).what)
+        if self._broker.answers(self._raise_if_topics_changed):
+            self._revive_or_raise(error_from(text), text)
             return False
-        error = error_from(text)
+        return True
+
+    def _revive_or_raise(self, error: Error, text: str) -> None:
+        """Returns, after a pause, when the query may be started again; `text` is what Spark said."""
+        if is_passing(text) and self._revivals.bears(time.monotonic()):
+            left_s = round(self._revivals.left_s)
+            self._log.warning("starting the query again", reason=error.what, gives_up_in_s=left_s)
+            self._stopping.wait(_REVIVAL_PAUSE_S)
+            return
         if type(error) is Error:
             self._log.error("spark failed", trace=text.partition("=== Streaming Query ===")[0])
         raise error
-
-    def _answers(self, look: Callable[[], None]) -> bool:
-        """Looks, and says whether the broker answered; raises BrokerUnavailable when it is away for long."""
-        try:
-            look()
-        except BrokerUnavailable as error:
-            now = time.monotonic()
-            self._away_since = self._away_since or now
-            if now - self._away_since > _OUTAGE_S:
-                raise
-            self._log.warning("no broker", reason=error.what, borne_for_s=_OUTAGE_S)
-            return False
-        self._away_since = None
-        return True
 
     def _look(self) -> None:
         """Looks at the topics: a recreated one ends the job, a new one is vetted and admitted."""
@@ -380,10 +407,11 @@ class Sequencer:
         if self._progress is None or self._gear is None:
             return
         for batch in self._progress.read():
-            self._revivals = 0
+            self._revivals.end()
             self._gear.suit(batch.figures["events"] + batch.figures["controls"])
             self._count(batch.figures)
-            self._log_batch(batch)
+            self._batches.add(batch)
+        self._batches.say_if_due()
 
     def _count(self, figures: dict[str, Any]) -> None:
         before = self.processed
@@ -395,26 +423,6 @@ class Sequencer:
             controls=before.controls + figures["controls"],
             unroutable=before.unroutable + figures["unroutable"],
             g=figures["g_last"],
-        )
-
-    def _log_batch(self, batch: BatchProgress) -> None:
-        figures, durations_ms = batch.figures, batch.durations_ms
-        if figures["unroutable_at"]:
-            self._log.warning(
-                "events without a topic left out", count=figures["unroutable"], at=figures["unroutable_at"]
-            )
-        self._log.info(
-            "batch",
-            batch=figures["batch"],
-            events=figures["events"],
-            controls=figures["controls"],
-            unroutable=figures["unroutable"],
-            g=f"{figures['g_first']}..{figures['g_last']}" if figures["g_last"] >= figures["g_first"] else "-",
-            trigger_ms=durations_ms.get("triggerExecution"),
-            plan_ms=durations_ms.get("queryPlanning"),
-            add_batch_ms=durations_ms.get("addBatch"),
-            log_ms=durations_ms.get("walCommit", 0) + durations_ms.get("commitOffsets", 0),
-            rows_per_s=round(batch.rows_per_s),
         )
 
     # --- end ----------------------------------------------------------------------------------------------------------
@@ -432,14 +440,18 @@ class Sequencer:
         self._report()
 
     def _release(self) -> None:
-        for step in (self._stop_query, self._stop_spark, self._close_topics, self._unlock):
-            try:
-                step()
-            except Exception as error:
-                with contextlib.suppress(OSError):
-                    self._log.warning("while stopping", step=step.__name__.strip("_"), error=str(error)[:200])
+        for step in (self._stop_query, self._batches.say, self._stop_spark, self._close_topics, self._unlock):
+            self._attempt(step)
         with contextlib.suppress(OSError):  # the pipe for the log may be gone with spark-submit's Java
             self._log.info("sequencer stopped", batches=self.processed.batches, g=self.processed.g)
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        """One that fails is logged: it hides neither what ended the job nor the steps behind it."""
+        try:
+            step()
+        except Exception as error:
+            with contextlib.suppress(OSError):
+                self._log.warning("while stopping", step=step.__name__.strip("_"), error=text_of(error)[:200])
 
     def _stop_spark(self) -> None:
         if self._given_spark is None and self._spark is not None:
@@ -464,5 +476,5 @@ def explained(error: Exception, job: str) -> Error:
             "Spark's Java process has ended", remedy="Look at its log and at its memory; starting again is safe"
         )
     if isinstance(error, PySparkException | Py4JError):
-        return error_from(str(error))
+        return error_from(text_of(error))
     return Error(f"{job} failed: {type(error).__name__}: {error}", remedy="Starting again is safe")

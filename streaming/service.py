@@ -20,7 +20,6 @@ def run_until_signal(settings: Settings) -> None:
     sequencer = Sequencer(settings)
     listen(sequencer.request_stop)
     sequencer.start()
-    listen(sequencer.request_stop)  # pyspark has put a handler of its own in the place of SIGINT's
     while not sequencer.wait(_WAIT_S):
         pass
 

@@ -1,27 +1,37 @@
 """The Spark session of the job, and the Java process that it runs in."""
 
+import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import structlog
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from totalorder.config import Settings
+from totalorder.errors import EnvironmentProblem
 from totalorder.jars import jar_paths
 from totalorder.java import find_java
+from totalorder.streaming import installation
+from totalorder.streaming.failures import text_of
 from totalorder.streaming.progress import KEPT
 
 STOP_TIMEOUT_MS = 30_000
+LOOPBACK = "127.0.0.1"
 _JAVA_END_S = 30
+_LAST_LINES = 3
 _NOISE = re.compile(
     r"^(WARNING: Using incubator modules|Setting default log level|To adjust logging level|Using Spark's default)"
     r"|Streaming TransformWithStateInPandas Python worker"
@@ -49,6 +59,7 @@ _COLLECTOR = "-XX:+UseParallelGC -XX:NewSize=256m -XX:InitialRAMPercentage=100"
 _LOG4J_FILE = Path(str(files("totalorder") / "data" / "spark-log4j2.properties"))
 _LOG4J = f"-Dlog4j2.configurationFile={_LOG4J_FILE}"
 _LOG4J_OF_SPARK = "org/apache/spark/log4j2-defaults.properties"
+_SET_SPARKS_OWN = "org$apache$spark$internal$Logging$$defaultSparkLog4jConfig_$eq"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -59,29 +70,100 @@ def start_session(settings: Settings, *, inherited_fd: int | None = None) -> Spa
     Python alone, which stops it in good order; it ends by itself when this process is gone (its standard input closes).
     It inherits `inherited_fd`, the lock.
     """
-    submitted = is_submitted()
+    return _joined(settings) if is_submitted() else _launched(settings, inherited_fd)
+
+
+@contextlib.contextmanager
+def _own_interrupt() -> Iterator[None]:
+    """Keeps this process's way with Ctrl-C: a context of pyspark's puts its own in the place, which ends a start."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+
+
+def prepare(master: str) -> None:
+    """Makes the environment fit for a session, or says what in it cannot be: before anything is made that a session
+    is for. Raises EnvironmentProblem.
+    """
+    if not is_submitted():
+        installation.prepare(local=is_local(master))
+
+
+def _joined(settings: Settings) -> SparkSession:
+    """The session in spark-submit's Java."""
+    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway)  # else the settings would lack what spark-submit was given
+    conf = _conf(settings)
+    _add_jars(conf, gateway.jvm)
+    if is_local(conf.get("spark.master", "local") or ""):
+        installation.leave_out(("PYSPARK_PYTHON",))
+        _stay_within(conf)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    _quieten(conf, gateway.jvm)
+    with _own_interrupt():
+        SparkContext.getOrCreate(conf)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _launched(settings: Settings, inherited_fd: int | None) -> SparkSession:
+    """A session in a Java that this process starts."""
+    prepare(settings.master)
+    os.environ["JAVA_HOME"] = str(find_java().path)
+    conf, said = _conf(settings), deque[str](maxlen=_LAST_LINES)
+    gateway = _launch(conf, inherited_fd, said)
+    try:
+        with _own_interrupt():
+            context = SparkContext(conf=conf, gateway=gateway)
+        spark = SparkSession(context)
+        if settings.checkpoint_is_local and is_local(settings.master):
+            _forget_hadoop_defaults(spark)
+    except BaseException:
+        _end(gateway, gateway.proc)  # else that Java would go on, and hold the lock
+        raise
+    return spark
+
+
+def _conf(settings: Settings) -> SparkConf:
     conf = SparkConf()
     for key, value in static_conf(settings).items():
         conf.set(key, value)
-    if submitted:
-        _add_jars(conf)
-        spark = SparkSession.builder.config(conf=conf).getOrCreate()
-        _quieten(spark)
-        return spark
-    os.environ["JAVA_HOME"] = str(find_java().path)
-    fds: tuple[int, ...] = ()
+    return conf
+
+
+def _launch(conf: SparkConf, inherited_fd: int | None, said: deque[str]) -> Any:
+    """Starts Java, whose output is logged, and of which `said` takes the last lines; its gateway."""
     if inherited_fd is not None:
         os.set_inheritable(inherited_fd, True)
-        fds = (inherited_fd,)
-    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
-    process = {"start_new_session": True, "pass_fds": fds, **output}
-    gateway: Any = launch_gateway(conf, popen_kwargs=process)  # type: ignore[no-untyped-call]
-    threading.Thread(target=_relay, args=(gateway.proc.stdout,), name="totalorder-spark-log", daemon=True).start()
-    spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
-    if settings.checkpoint_is_local and is_local(settings.master):
-        _forget_hadoop_defaults(spark)
-    return spark
+    output, written = os.pipe()
+    lines = _remembered(output, said)
+    reader = threading.Thread(target=_relay, args=(lines,), name="totalorder-spark-log", daemon=True)
+    reader.start()
+    try:
+        with os.fdopen(written, "wb") as stdout:
+            process = {"start_new_session": True, "stdout": stdout, "stderr": subprocess.STDOUT}
+            fds = () if inherited_fd is None else (inherited_fd,)
+            return launch_gateway(conf, popen_kwargs=process | {"pass_fds": fds})  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        reader.join(_JAVA_END_S)
+        raise _not_started(said) from error
+
+
+def _remembered(output: int, said: deque[str]) -> Iterator[str]:
+    with os.fdopen(output, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            said.append(line.strip())
+            yield line
+
+
+def _not_started(said: Iterable[str]) -> EnvironmentProblem:
+    variables = installation.in_effect()
+    return EnvironmentProblem(
+        f"Spark's Java did not start: {' / '.join(said) or 'it said nothing'}",
+        remedy=f"In the environment: {variables}" if variables else "Look at what --spark and the settings say",
+    )
 
 
 def _forget_hadoop_defaults(spark: SparkSession) -> None:
@@ -99,11 +181,16 @@ def _forget_hadoop_defaults(spark: SparkSession) -> None:
             hadoop.set(key.removeprefix(_HADOOP), value)
 
 
-def _add_jars(conf: SparkConf) -> None:
+def _stay_within(conf: SparkConf) -> None:
+    """Binds the driver to this machine alone, unless an address was given: nobody else has to reach it."""
+    if "SPARK_LOCAL_IP" not in os.environ:
+        for name in ("spark.driver.host", "spark.driver.bindAddress"):
+            conf.setIfMissing(name, LOOPBACK)
+
+
+def _add_jars(conf: SparkConf, jvm: Any) -> None:
     """Gives spark-submit's Java the Kafka source where its command line did not; executors get it by spark.jars."""
-    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
-    jvm, loader = gateway.jvm, gateway.jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    SparkContext._ensure_initialized(gateway=gateway)
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     if loader.getResource(_KAFKA_SOURCE) is None and hasattr(loader, "addURL"):
         paths = jar_paths("spark")
         for path in paths:
@@ -111,14 +198,15 @@ def _add_jars(conf: SparkConf) -> None:
         conf.set("spark.jars", ",".join(str(path) for path in paths))
 
 
-def _quieten(spark: SparkSession) -> None:
+def _quieten(conf: SparkConf, jvm: Any) -> None:
     """Gives spark-submit's Java the log settings of `totalorder sequence` in the place of Spark's own, which tell of
-    every task. Not before the session is there: its start sets them once more.
+    every step. A session that starts takes those once more where they were in use: Java is told that they were not.
     """
-    jvm: Any = spark.sparkContext._jvm
     log4j = jvm.org.apache.logging.log4j
     location = str(log4j.LogManager.getContext(False).getConfigLocation())
-    if location.endswith(_LOG4J_OF_SPARK) and not spark.sparkContext.getConf().contains("spark.log.level"):
+    if location.endswith(_LOG4J_OF_SPARK) and not conf.contains("spark.log.level"):
+        logging = getattr(getattr(jvm.org.apache.spark.internal, "Logging$"), "MODULE$")
+        getattr(logging, _SET_SPARKS_OWN)(False)
         log4j.core.config.Configurator.reconfigure(jvm.java.net.URI(_LOG4J_FILE.as_uri()))
 
 
@@ -164,8 +252,8 @@ def _own_conf(settings: Settings) -> dict[str, str]:
         conf["spark.hadoop.fs.file.impl"] = _BARE_FILES
     return conf | {
         "spark.driver.extraClassPath": os.pathsep.join(jars),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": LOOPBACK,
+        "spark.driver.bindAddress": LOOPBACK,
     }
 
 
@@ -217,13 +305,16 @@ def stop_session(spark: SparkSession) -> None:
     process = getattr(gateway, "proc", None)
     try:
         spark.stop()
+    except (Py4JError, PySparkException, OSError) as error:  # Java is gone already, or about to be
+        structlog.get_logger().warning("while stopping Spark", error=text_of(error)[:200])
     finally:
         if process is not None:
             _end(gateway, process)
 
 
 def _end(gateway: Any, process: Any) -> None:
-    gateway.shutdown()
+    with contextlib.suppress(Py4JError, OSError):
+        gateway.shutdown()
     process.stdin.close()
     try:
         process.wait(_JAVA_END_S)

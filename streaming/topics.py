@@ -6,11 +6,11 @@ from typing import Any
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import NoError, TopicAlreadyExistsError, for_code
+from kafka.errors import TopicAlreadyExistsError
 
 from totalorder import kafka_clients
 from totalorder.config import Settings
-from totalorder.errors import Error
+from totalorder.kafka_errors import raise_for_code
 from totalorder.slow import when_long
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
@@ -77,19 +77,17 @@ class Topics:
 
     def _create(self, wanted: Mapping[str, Any]) -> None:
         for topic in self._admin.create_topics(wanted, raise_errors=False)["topics"]:
-            error = for_code(topic["error_code"])
-            if error not in (NoError, TopicAlreadyExistsError):
-                raise error(topic["error_message"] or f"topic {topic['name']}")
+            if topic["error_code"] != TopicAlreadyExistsError.errno:
+                raise_for_code(topic["error_code"], topic["error_message"] or f"topic {topic['name']}")
         self._admin.wait_for_topics(list(wanted))
 
     def _described(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         wanted = sorted(set(names))
         found: dict[str, dict[str, Any]] = {}
         for topic in self._call(self._admin.describe_topics, wanted) if wanted else []:
-            if topic["error_code"] == 0:
+            if topic["error_code"] != _UNKNOWN_TOPIC:
+                self._call(raise_for_code, topic["error_code"], f"describing topic {topic['name']}")
                 found[topic["name"]] = topic
-            elif topic["error_code"] != _UNKNOWN_TOPIC:
-                raise Error(f"the broker does not describe topic {topic['name']} (error code {topic['error_code']})")
         return found
 
     def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
-import kafka.errors
 from kafka import TopicPartition
 from kafka.errors import (
     CorruptRecordError,
@@ -22,6 +21,7 @@ from kafka.errors import (
 from totalorder import kafka_clients
 from totalorder.errors import BrokerUnavailable, Error, EventsLost
 from totalorder.kafka_connections import failure_of
+from totalorder.kafka_errors import is_outage, raise_for_code
 from totalorder.kafka_settings import check_settings
 from totalorder.subscriber import kafka_losses
 from totalorder.subscriber.kafka_reader import Reader
@@ -125,8 +125,8 @@ class KafkaPythonTransport:
         """Those of the topics that exist, as kafka-python describes them."""
         found = self._admin.describe_topics(sorted(topics)) if topics else []
         for topic in found:
-            if topic["error_code"] not in (0, _UNKNOWN_TOPIC):
-                raise kafka.errors.for_code(topic["error_code"])(topic["name"])
+            if topic["error_code"] != _UNKNOWN_TOPIC:
+                raise_for_code(topic["error_code"], f"describing topic {topic['name']}")
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 
     def _bearing(self, ask: Callable[[], T]) -> T:
@@ -150,7 +150,7 @@ class KafkaPythonTransport:
 
     def _bear(self, error: KafkaError, asked: float) -> None:
         """Raises what is no outage, or one that lasts too long."""
-        if not kafka_clients.is_outage(error):
+        if not is_outage(error):
             raise kafka_clients.explained(self._servers, error) from error
         clients = (self._admin, self._first.consumer)
         failures = (failure for client in clients if (failure := failure_of(client)) is not None)
@@ -231,7 +231,7 @@ class KafkaPythonTransport:
         try:
             return list(reader.poll(timeout_s).values())
         except KafkaError as error:
-            if kafka_clients.is_outage(error):
+            if is_outage(error):
                 return []  # `_probe` measures how long
             if isinstance(error, LogTruncationError) and not error.divergent_offsets.keys() & reader.next.keys():
                 return []  # of what is read no longer

@@ -126,6 +126,8 @@ class Settings(BaseSettings):
     master: str = "local[2]"
     """Spark master, where spark-submit gives none."""
     log_format: Literal["console", "json"] = "console"
+    verbose: bool = False
+    """A log line for each batch; else a summary every few seconds."""
     topic_settings: TopicSettings = TopicSettings()
     kafka: dict[str, str] = {}
     """Passed to every Kafka client, in the names of the Java client, such as `security.protocol`."""

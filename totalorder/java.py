@@ -13,6 +13,8 @@ from totalorder.errors import EnvironmentProblem
 SUPPORTED_VERSIONS = (17, 21)
 SHORT_RUN = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options of a Java that is soon over: it compiles less, and takes half the processor time of the first minutes."""
+OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+"""Variables of the environment whose options every Java takes."""
 _PROBE_TIMEOUT_S = 30
 _REMEDY = (
     "Install Java 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install "
@@ -45,7 +47,13 @@ def find_java() -> JavaHome:
             return found
         refused.append(f"{source} has {f'Java {found.version}' if found else 'no Java that runs'} ({executable})")
     seen = "; ".join(refused) or "neither JAVA_HOME nor PATH leads to one"
-    raise EnvironmentProblem(f"No Java 17 or 21 found: {seen}", remedy=_REMEDY + ".")
+    raise EnvironmentProblem(f"No Java 17 or 21 found: {seen}", remedy=f"{_REMEDY}.{_given_options()}")
+
+
+def _given_options() -> str:
+    """A word on options that every Java takes from the environment: a wrong one keeps each from running."""
+    given = " ".join(f"{name}={os.environ[name]}" for name in OPTIONS if os.environ.get(name))
+    return f" Or unset what every Java is given: {given}" if given else ""
 
 
 def _candidates() -> Iterator[tuple[str, Path]]:

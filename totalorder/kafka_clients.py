@@ -8,19 +8,17 @@ from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.errors import (
-    BrokerNotAvailableError,
     BrokerResponseError,
     KafkaConfigurationError,
     KafkaError,
     KafkaTimeoutError,
-    RetriableError,
-    UnknownBrokerIdError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 
 from totalorder import kafka_connections
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
+from totalorder.kafka_errors import is_outage, unavailable
 from totalorder.kafka_settings import CLASSES, Role, check_settings, client_settings, server_list
 
 CONNECT_TIMEOUT_S = 10.0
@@ -155,26 +153,22 @@ def kafka_errors(bootstrap_servers: str) -> Iterator[None]:
     """Turn errors of kafka-python inside the block into totalorder's, with the address and what the broker said."""
     try:
         yield
-    except KafkaError as error:
+    except (UnknownTopicOrPartitionError, UnknownTopicIdError) as error:
+        # Asked again, whoever asks for topics by their names hears whether they are gone.
+        raise unavailable(bootstrap_servers, error) from error
+    except (KafkaError, RuntimeError) as error:
+        if not isinstance(error, KafkaError) and not is_outage(error):
+            raise
         raise explained(bootstrap_servers, error) from error
 
 
-def explained(bootstrap_servers: str, error: KafkaError) -> Error:
+def explained(bootstrap_servers: str, error: Exception) -> Error:
     """An error of kafka-python as totalorder's: BrokerUnavailable for what is over when the broker is well again."""
     if is_outage(error):
-        return BrokerUnavailable(
-            f"The Kafka broker at {bootstrap_servers} did not answer in time ({error})",
-            remedy="Check that it runs and can be reached.",
-        )
+        return unavailable(bootstrap_servers, error)
     if isinstance(error, BrokerResponseError):
         return Error(f"The Kafka broker at {bootstrap_servers} refused: {_said_by_broker(error)}")
     return Error(f"The Kafka client for {bootstrap_servers} failed: {type(error).__name__}: {error}")
-
-
-def is_outage(error: BaseException) -> bool:
-    """Whether an error of kafka-python passes with time; a topic that is not there does not come by waiting."""
-    gone = isinstance(error, UnknownTopicOrPartitionError | UnknownTopicIdError)
-    return isinstance(error, RetriableError | BrokerNotAvailableError | UnknownBrokerIdError) and not gone
 
 
 def _said_by_broker(error: BrokerResponseError) -> str:

@@ -1,5 +1,6 @@
 """`totalorder sequence` as a process: killed between sink and commit, restarted, and stopped by a signal."""
 
+import os
 import signal
 import sys
 from collections import Counter
@@ -93,9 +94,10 @@ class SubmittedProcess(SequencerProcess):
 
     command = (
         str(Path(sys.executable).with_name("spark-submit")),
-        *("--master", "local[2]", "--conf", "spark.driver.host=127.0.0.1"),
+        *("--master", "local[2]"),
         *("--driver-java-options", *QUICK_JAVA.values()),
         str(Path(__file__).parents[2] / "streaming" / "job.py"),
+        "--verbose",
     )
 
     def terminate_java(self) -> int:
@@ -122,11 +124,47 @@ def test_under_spark_submit_it_is_as_quiet_and_ends_with_its_java(
         process.until_ready()
         publish(producer, [topic], 20)
         process.until("events stamped", lambda: stamped(process) == 20)
+        assert listening(process.pid) == {"127.0.0.1"}
         children = process.java()
         assert process.terminate_java() == 128 + signal.SIGTERM
         wait_until(lambda: not any(is_alive(pid) for pid in children), "Python has ended with its Java")
-    ready = next(number for number, line in enumerate(process.lines) if "sequencer ready" in line)
-    assert not [line for line in process.lines[ready:] if " INFO " in line]
+    assert not [line for line in process.lines if " INFO " in line]
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses at which a process waits for connections over TCP."""
+    sockets = {os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
+    found = set()
+    for family, width in (("tcp", 8), ("tcp6", 32)):
+        for line in Path(f"/proc/net/{family}").read_text().splitlines()[1:]:
+            local, state, inode = (line.split()[at] for at in (1, 3, 9))
+            if state == "0A" and f"socket:[{inode}]" in sockets:
+                # The last four bytes, the lowest first; an IPv6 socket's address holds the IPv4 one.
+                found.add(".".join(str(byte) for byte in bytes.fromhex(local[:width][-8:])[::-1]))
+    return found
+
+
+@pytest.mark.parametrize("kind", [SequencerProcess, SubmittedProcess])
+def test_ctrl_c_before_it_is_ready_is_answered(
+    kind: type[SequencerProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(find_java().path))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    flags = {"topics": "a", "checkpoint_dir": tmp_path, "bootstrap_servers": "127.0.0.1:1", "broker_timeout_s": 8}
+    with kind(**flags) as process:
+        process.until("a broker is waited for", lambda: process.logged("no broker yet"))
+        code = process.terminate(signal.SIGINT)
+    assert process.logged("stopping")[0]["signal"] == "SIGINT"
+    assert code == (0 if kind is SequencerProcess else 128 + signal.SIGINT)
+
+
+def test_ctrl_c_while_python_still_loads_is_answered(tmp_path: Path) -> None:
+    flags = {"topics": "a", "checkpoint_dir": tmp_path, "bootstrap_servers": "127.0.0.1:1", "broker_timeout_s": 1}
+    with SequencerProcess(**flags, log_format="console") as process:
+        process.until("the first line", lambda: process.lines)
+        process.terminate(signal.SIGINT)
+    assert "stopp" in "".join(process.lines)  # "stopped before …", or "stopping" where it was quicker
+    assert "Traceback" not in "".join(process.lines)
 
 
 @pytest.mark.parametrize(

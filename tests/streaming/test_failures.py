@@ -3,7 +3,7 @@
 import pytest
 
 from totalorder.errors import BrokerUnavailable, Error, EventsLost, LimitExceeded, StateError
-from totalorder.streaming.failures import WorkerFailure, error_from, is_passing
+from totalorder.streaming.failures import WorkerFailure, error_from, is_passing, text_of
 
 SPARK = "[STREAM_FAILED] Query [id = x] terminated with exception: Job aborted\nTraceback:\n  File x\n{}\n\tat java\n"
 
@@ -23,6 +23,8 @@ def test_an_error_comes_through_whole(kind: type[Error]) -> None:
         ("[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] error", StateError),
         ("java.lang.IllegalStateException: Incomplete log file in the offset log", StateError),
         ("org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment", BrokerUnavailable),
+        ("org.apache.kafka.common.errors.NotLeaderOrFollowerException: not the leader", BrokerUnavailable),
+        ("java.lang.OutOfMemoryError: Java heap space", Error),
         ("something else", Error),
     ],
 )
@@ -34,6 +36,27 @@ def test_sparks_own_errors_become_ours(text: str, kind: type[Error]) -> None:
 
 def test_an_empty_message() -> None:
     assert "no reason given" in str(error_from(""))
+
+
+def test_a_java_without_memory_says_what_helps() -> None:
+    assert "spark.driver.memory" in str(error_from(SPARK.format("java.lang.OutOfMemoryError: Java heap space")))
+
+
+@pytest.mark.parametrize("name", ["Timeout", "Disconnect", "NotLeaderOrFollower", "NotEnoughReplicasAfterAppend"])
+def test_a_broker_that_is_away_or_elects_is_waited_for(name: str) -> None:
+    text = SPARK.format(f"org.apache.kafka.common.errors.{name}Exception: words")
+    assert is_passing(text)
+    assert not is_passing(f"{text} KAFKA_DATA_LOSS")
+    assert not is_passing(f"{text} CANNOT_LOAD_STATE_STORE")
+
+
+def test_a_message_that_nobody_can_give_any_more() -> None:
+    class OfJava(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    assert text_of(OfJava()) == "OfJava"
+    assert text_of(ValueError("x")) == "x"
 
 
 def test_only_what_may_pass_is_tried_again() -> None:

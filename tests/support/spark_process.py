@@ -17,7 +17,7 @@ START_BOUND_S = 200.0
 class SequencerProcess:
     """Started when made; killed on exit, if it still runs."""
 
-    command: tuple[str, ...] = (str(Path(sys.executable).with_name("totalorder")), "sequence")
+    command: tuple[str, ...] = (str(Path(sys.executable).with_name("totalorder")), "sequence", "--verbose")
 
     def __init__(self, **settings: object) -> None:
         flags = [text for key, value in settings.items() for text in (f"--{key.replace('_', '-')}", str(value))]
@@ -55,6 +55,11 @@ class SequencerProcess:
         """Waits for a condition, and fails at once when the process has ended."""
         wait_until(lambda: condition() or not self.running, what, bound_s=START_BOUND_S)
         assert condition(), "".join(self.lines)
+
+    @property
+    def pid(self) -> int:
+        """Of Python; under spark-submit of Java."""
+        return self._process.pid
 
     @property
     def running(self) -> bool:

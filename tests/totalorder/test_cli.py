@@ -95,7 +95,7 @@ def test_help_of_sequence_names_every_default(shown: Callable[..., str]) -> None
     fields = Settings.model_fields | TopicSettings.model_fields
     for name, words in helps.items():
         default = fields[name].default if name in fields else None
-        plain = isinstance(default, str | int | float)
+        plain = isinstance(default, str | int | float) and not isinstance(default, bool)
         assert words.endswith(f"[default: {default}]") if plain else re.search(r"\[(default: |required).*\]$", words), (
             name
         )

@@ -55,6 +55,15 @@ def test_java_on_the_path_is_taken_where_java_home_does_not_fit(
     assert java.find_java().path == good
 
 
+def test_options_that_keep_every_java_from_running_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "17", exit_code=1)))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
+    monkeypatch.setenv("_JAVA_OPTIONS", "-XX:+UseSerialGC")
+    says = r"no Java that runs.*unset .* given: JAVA_TOOL_OPTIONS=-XX:\+UseG1GC _JAVA_OPTIONS=-XX:\+UseSerialGC"
+    with pytest.raises(EnvironmentProblem, match=says):
+        java.find_java()
+
+
 def test_no_java_at_all() -> None:
     with pytest.raises(EnvironmentProblem, match="neither JAVA_HOME nor PATH"):
         java.find_java()

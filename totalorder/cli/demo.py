@@ -39,6 +39,7 @@ def run(
     require("demo")
     from rich.console import Console
 
+    import totalorder.streaming  # noqa: F401 (a pyspark that does not fit is told before a broker is started)
     from totalorder.demo.run import Plan, run_demo
     from totalorder.demo.screen import figures_table
 

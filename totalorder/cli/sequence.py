@@ -2,7 +2,8 @@
 
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -94,6 +95,12 @@ def run(
     ] = None,
     master: Master = None,
     log_format: LogFormat = None,
+    verbose: Annotated[
+        bool | None,
+        typer.Option(
+            "--verbose/--no-verbose", help="A log line for each batch.  [default: a summary every few seconds]"
+        ),
+    ] = None,
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", help="Of the domain's own topics; -1: the broker's default.")
     ] = None,
@@ -104,6 +111,14 @@ def run(
     given = given_flags(locals(), without=("config",))
     if "replication_factor" in given:
         given["topic_settings"] = {"replication_factor": given.pop("replication_factor")}
+    try:
+        _run(config, given)
+    except KeyboardInterrupt:  # while Python still loads what it needs to be told of signals
+        print("totalorder: stopped before the sequencer was ready.", file=sys.stderr, flush=True)
+        raise
+
+
+def _run(config: Path | None, given: dict[str, Any]) -> None:
     from totalorder.config import load_settings
 
     settings = load_settings(config, given)

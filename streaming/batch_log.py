@@ -1,0 +1,80 @@
+"""What the log says of finished batches: a summary every few seconds, or a line for each."""
+
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from totalorder.streaming.progress import BatchProgress
+
+PERIOD_S = 5.0
+"""How far apart summaries are at least; one after a longer silence comes at once."""
+
+
+class BatchLog:
+    """Gathers batches, and says what has come. `now_s` is the time in seconds."""
+
+    def __init__(self, log: Any, *, verbose: bool, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._verbose = verbose
+        self._now_s = now_s
+        self._said_s: float | None = None
+        self._gathered: list[BatchProgress] = []
+
+    def add(self, batch: BatchProgress) -> None:
+        """Takes note of a finished batch."""
+        self._gathered.append(batch)
+
+    def say_if_due(self) -> None:
+        """Says what has been gathered when enough time has gone by."""
+        if self._verbose or self._said_s is None or self._now_s() - self._said_s >= PERIOD_S:
+            self.say()
+
+    def say(self) -> None:
+        """Says what has been gathered."""
+        batches, self._gathered = self._gathered, []
+        if not batches:
+            return
+        self._said_s = self._now_s()
+        self._warn_of_unroutable(batches)
+        if self._verbose:
+            for batch in batches:
+                self._log.info("batch", **_one(batch))
+        else:
+            self._log.info("batches", **_several(batches))
+
+    def _warn_of_unroutable(self, batches: list[BatchProgress]) -> None:
+        count = sum(batch.figures["unroutable"] for batch in batches)
+        if count:
+            named = next(batch.figures["unroutable_at"] for batch in batches if batch.figures["unroutable"])
+            self._log.warning("events without a topic left out", count=count, at=named)
+
+
+def _one(batch: BatchProgress) -> dict[str, Any]:
+    figures, durations_ms = batch.figures, batch.durations_ms
+    return {
+        **{name: figures[name] for name in ("batch", "events", "controls", "unroutable")},
+        "g": _range(figures["g_first"], figures["g_last"]),
+        "trigger_ms": durations_ms.get("triggerExecution"),
+        "plan_ms": durations_ms.get("queryPlanning"),
+        "add_batch_ms": durations_ms.get("addBatch"),
+        "log_ms": durations_ms.get("walCommit", 0) + durations_ms.get("commitOffsets", 0),
+        "rows_per_s": round(batch.rows_per_s),
+    }
+
+
+def _several(batches: list[BatchProgress]) -> dict[str, Any]:
+    """`trigger_ms` is the median, `longest_ms` the longest."""
+    triggers_ms = [batch.durations_ms.get("triggerExecution", 0) for batch in batches]
+    return {
+        "newest": batches[-1].figures["batch"],
+        "count": len(batches),
+        **{name: sum(batch.figures[name] for batch in batches) for name in ("events", "controls")},
+        "g": _range(batches[0].figures["g_first"], batches[-1].figures["g_last"]),
+        "trigger_ms": round(median(triggers_ms)),
+        "longest_ms": max(triggers_ms),
+    }
+
+
+def _range(first: int, last: int) -> str:
+    return f"{first}..{last}" if last >= first else "-"
