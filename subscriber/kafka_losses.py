@@ -29,7 +29,7 @@ def removed(positions: Offsets, begins: Offsets) -> EventsLost | None:
 def cut_short(positions: Offsets, ends: Offsets) -> EventsLost:
     """`positions`: what is to be read next of logs that hold other records than those that were read before it."""
     places = [
-        f"{_place(at, offset)}, of which Kafka has offsets up to {ends[at] - 1}" if at in ends else _place(at, offset)
+        f"{_place(at, offset)}, and the log ends at {ends[at]}" if at in ends else _place(at, offset)
         for at, offset in sorted(positions.items())
     ]
     return EventsLost(

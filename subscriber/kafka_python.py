@@ -3,25 +3,26 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from kafka import TopicPartition
-from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
     KafkaTimeoutError,
     LogTruncationError,
     OffsetOutOfRangeError,
+    StaleMetadata,
     UnknownTopicOrPartitionError,
     UnsupportedCodecError,
 )
 
 from totalorder import kafka_clients
-from totalorder.errors import Error, EventsLost
+from totalorder.errors import BrokerUnavailable, Error, EventsLost
 from totalorder.kafka_connections import failure_of
 from totalorder.kafka_errors import is_outage, raise_for_code
+from totalorder.kafka_settings import check_settings
 from totalorder.subscriber import kafka_losses
 from totalorder.subscriber.kafka_reader import Reader
 from totalorder.subscriber.outage import Outage
@@ -65,6 +66,7 @@ class KafkaPythonTransport:
     ) -> None:
         self._servers, self._prompt = bootstrap_servers, prompt
         self._outage = Outage(bootstrap_servers, outage_timeout_s)
+        check_settings(kafka or {})
         settings = dict(kafka or {})
         prompt_at_once = {"fetch.max.wait.ms": str(round(_PROMPT_S * 1000))} | settings
         leisurely = {"fetch.min.bytes": str(_MANY_BYTES), "fetch.max.wait.ms": str(round(_SLICE_S * 1000))} | settings
@@ -105,17 +107,19 @@ class KafkaPythonTransport:
 
     def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """See Transport."""
-        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.EARLIEST))
+        return self._bearing(lambda: self._offsets(self._first.consumer.beginning_offsets, partitions))
 
     def end_offsets(self, partitions: Collection[Partition], *, once: bool = False) -> dict[Partition, int]:
         """See Transport."""
-        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.LATEST), once=once)
+        ask = self._once if once else self._bearing
+        return ask(lambda: self._offsets(self._first.consumer.end_offsets, partitions))
 
-    def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
-        """Of committed records. A consumer would do it, but that of kafka-python 3.0.12 fails for new topics."""
-        wanted = {TopicPartition(*partition): spec for partition in partitions}
-        found = self._admin.list_partition_offsets(wanted, "read_committed") if wanted else {}
-        return {Partition(*at): place.offset for at, place in found.items()}
+    def _offsets(self, ask: Callable[..., Any], partitions: Collection[Partition]) -> dict[Partition, int]:
+        try:
+            found = ask([TopicPartition(*at) for at in partitions], timeout_ms=round(_ANSWER_S * 1000))
+        except KeyError as error:  # kafka-python 3.0.12 asks for those alone whose leader it knows, and looks for all
+            raise StaleMetadata(str(error)) from error
+        return {Partition(*at): offset for at, offset in found.items()}
 
     def _described(self, topics: Collection[str]) -> dict[str, Any]:
         """Those of the topics that exist, as kafka-python describes them."""
@@ -125,20 +129,24 @@ class KafkaPythonTransport:
                 raise_for_code(topic["error_code"], f"describing topic {topic['name']}")
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 
-    def _bearing(self, ask: Callable[[], T], *, once: bool = False) -> T:
+    def _bearing(self, ask: Callable[[], T]) -> T:
         """Asks the broker, again and again while it cannot be reached."""
         while True:
-            asked = time.monotonic()
-            try:
-                answer = ask()
-            except KafkaError as error:
-                self._bear(error, asked)
-                if once:
-                    raise kafka_clients.explained(self._servers, error) from error
-                time.sleep(_RETRY_S)
-            else:
-                self._outage.heard()
-                return answer
+            with suppress(BrokerUnavailable):
+                return self._once(ask)
+            self._outage.raise_if_over()
+            time.sleep(_RETRY_S)
+
+    def _once(self, ask: Callable[[], T]) -> T:
+        """Asks the broker; BrokerUnavailable when it does not answer."""
+        asked = time.monotonic()
+        try:
+            answer = ask()
+        except KafkaError as error:
+            self._bear(error, asked)
+            raise kafka_clients.explained(self._servers, error) from error
+        self._outage.heard()
+        return answer
 
     def _bear(self, error: KafkaError, asked: float) -> None:
         """Raises what is no outage, or one that lasts too long."""
@@ -231,15 +239,15 @@ class KafkaPythonTransport:
 
     def _probe(self) -> None:
         """Asks the broker for the topics and ends of what is read, when nothing came for a while."""
-        asked = time.monotonic()
-        try:
-            self._check_topics()
-            # Whoever knows the topics may not be the one that is to give the records.
-            self._offsets([Partition(*at) for reader in self._readers for at in reader.next], OffsetSpec.LATEST)
-        except KafkaError as error:
-            self._bear(error, asked)
-        else:
-            self._outage.heard()
+        with suppress(BrokerUnavailable):
+            self._once(self._check_all)
+        self._outage.raise_if_over()
+
+    def _check_all(self) -> None:
+        self._check_topics()
+        # Whoever knows the topics may not be the one that is to give the records.
+        for reader in self._readers:
+            self._offsets(reader.consumer.end_offsets, [Partition(*at) for at in reader.next])
 
     def _check_topics(self) -> None:
         """Raises EventsLost when a topic that is read is gone, or is another one under the same name."""

@@ -14,7 +14,6 @@ from totalorder.errors import (
     EventsLost,
     Fenced,
     SequencerUnavailable,
-    SettingsError,
     SubscriptionEnded,
 )
 from totalorder.sequencer.codec import StampsAssembler
@@ -35,10 +34,10 @@ from totalorder.sequencer.delivery_effects import (
     StopStamps,
     Switched,
 )
-from totalorder.sequencer.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
-from totalorder.sequencer.names import DomainTopics, stamps_partition, valid_id, valid_topic
+from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.position import Position
 from totalorder.sequencer.stamps import Source
+from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
 from totalorder.subscriber.event import Event
 from totalorder.subscriber.naming import crc_of, topic_of
 from totalorder.subscriber.positions import Positions
@@ -75,30 +74,12 @@ class SessionSettings:
     receipts: bool = True
 
     def __post_init__(self) -> None:
-        DomainTopics(domain=self.domain)
-        if not valid_id(self.id):
-            raise SettingsError(
-                f"subscriber id {self.id!r} is not usable", remedy="Use 1 to 128 of A-Z a-z 0-9 . _ : @ -"
-            )
-        if not 0 <= self.lease_s <= MAX_LEASE_S:
-            raise SettingsError(f"lease_s = {self.lease_s} is not 0 (never ends) to {MAX_LEASE_S}")
-        if self.start_timeout_s <= 0 or self.save_interval_s < 0 or self.max_buffered < 1 or self.max_waiting < 1:
-            raise SettingsError(
-                "start_timeout_s, max_buffered and max_waiting must be more than 0, save_interval_s not less than 0"
-            )
-
-
-def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
-    """The topics sorted and once each; SettingsError when the sequencer would refuse them."""
-    if isinstance(topics, str):
-        raise SettingsError(f"topics is the text {topics!r}", remedy="Give a list of names")
-    names = tuple(sorted(set(topics)))
-    if not 0 < len(names) <= MAX_TOPICS_PER_SUBSCRIPTION:
-        raise SettingsError(f"{len(names)} topics; a subscription holds 1 to {MAX_TOPICS_PER_SUBSCRIPTION}")
-    for name in names:
-        if not valid_topic(name):
-            raise SettingsError(f"{name!r} cannot name a topic", remedy="Use 1 to 255 characters")
-    return names
+        check_name(self.id, self.domain)
+        check_lease(self.lease_s)
+        check_seconds("start_timeout_s", self.start_timeout_s)
+        check_seconds("save_interval_s", self.save_interval_s, zero=True)
+        check_count("max_buffered", self.max_buffered)
+        check_count("max_waiting", self.max_waiting)
 
 
 class Session:

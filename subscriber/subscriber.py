@@ -1,16 +1,18 @@
 """`Subscriber`: a subscription as a context manager and an iterator."""
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, Self
 
-from totalorder.errors import Error, Fenced, SettingsError, SubscriptionEnded
+from totalorder.errors import Error, Fenced, SubscriptionEnded
 from totalorder.sequencer.names import DomainTopics
+from totalorder.subscriber.checks import check_choice, check_seconds, checked_topics
 from totalorder.subscriber.event import Event
-from totalorder.subscriber.session import Session, SessionSettings, checked_topics
+from totalorder.subscriber.session import Session, SessionSettings
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import warn_of_unseen
 
@@ -31,19 +33,34 @@ class Metrics:
     g: int
 
 
+class _Misused(Error):
+    """A call that came while another one was under way."""
+
+
 class _Guard:
-    """Remembers what went wrong within: from then on every call raises it again."""
+    """Lets in one call at a time, and remembers what went wrong within: from then on every call raises it again."""
 
     def __init__(self) -> None:
         self.failure: Error | None = None
+        self._one_call = threading.Lock()
+        self._thread = 0
 
     def __enter__(self) -> None:
-        pass
+        if not self._one_call.acquire(blocking=False):
+            here = self._thread == threading.get_ident()
+            raise _Misused(
+                "a Subscriber was called in the middle of another call, by a signal handler"
+                if here
+                else "two threads call one Subscriber at once",
+                remedy="A Subscriber is for one thread, and only stop() may be called from elsewhere",
+            )
+        self._thread = threading.get_ident()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Error):
+        self._one_call.release()
+        if isinstance(error, Error) and not isinstance(error, _Misused):
             self.failure = error
 
 
@@ -93,10 +110,9 @@ class Subscriber:
         wall_clock: Callable[[], float] = time.time,
         nonce: str | None = None,
     ) -> None:
-        if start not in ("saved", "new"):
-            raise SettingsError(f"start = {start!r} is unknown", remedy='Use "saved" or "new"')
-        if lost not in ("stop", "skip"):
-            raise SettingsError(f"lost = {lost!r} is unknown", remedy='Use "stop" or "skip"')
+        check_choice("start", start, "saved", "new")
+        check_choice("lost", lost, "stop", "skip")
+        check_seconds("outage_timeout_s", outage_timeout_s)
         names = checked_topics(topics)
         settings = SessionSettings(
             id=id,
@@ -110,12 +126,14 @@ class Subscriber:
             receipts=receipts,
         )
         if transport is None:
+            from totalorder.kafka_clients import CONNECT_TIMEOUT_S
             from totalorder.subscriber.kafka_python import KafkaPythonTransport
 
             transport = KafkaPythonTransport(
                 bootstrap_servers,
                 kafka,
                 prompt=DomainTopics(domain=domain).own(),
+                connect_timeout_s=min(CONNECT_TIMEOUT_S, start_timeout_s),
                 outage_timeout_s=outage_timeout_s,
                 max_poll_records=max_buffered,
             )
@@ -140,25 +158,23 @@ class Subscriber:
     def poll(self, timeout_s: float = 0.0) -> Event | None:
         """The next event, or None when there is none within `timeout_s`, or the subscription is over or paused."""
         deadline = self._clock() + timeout_s
-        while True:
-            event = self._next()
-            if event is not None or self.finished:
-                return event
-            remaining = deadline - self._clock()
-            with self._guard:
-                self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
-            if (event := self._next()) is not None or self._clock() >= deadline or self._stopped:
-                return event
-
-    def _next(self) -> Event | None:
         self._check()
         with self._guard:
-            self._session.tick()
+            while True:
+                event = self._next()
+                if event is not None or self.finished:
+                    return event
+                remaining = deadline - self._clock()
+                self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
+                if (event := self._next()) is not None or self._clock() >= deadline or self._stopped:
+                    return event
+
+    def _next(self) -> Event | None:
+        self._session.tick()
         if not self._session.ready or self._session.held:
             self._check_end()
             return None
-        with self._guard:
-            event = self._session.hand_out()
+        event = self._session.hand_out()
         if event is not None:
             self._handed = event.sequence
         return event
@@ -179,6 +195,11 @@ class Subscriber:
     def ack(self, event: Event) -> None:
         """Everything through `event` is done with, in the order of delivery; an older event again changes nothing."""
         self._check()
+        if not isinstance(event, Event):
+            raise Error(
+                f"ack() takes an event that poll() or the iterator gave, and not {event!r}",
+                remedy="poll() gives None when nothing came in time: then there is nothing to acknowledge",
+            )
         if event.sequence > self._handed:
             raise ValueError(f"event {event.topic} {event.n} was not delivered by this subscriber")
         with self._guard:
@@ -278,7 +299,9 @@ class Subscriber:
 
         The subscription itself goes on.
         """
-        if not self._closed:
+        if self._closed:
+            return
+        with self._guard:
             self._closed = True
             self._session.close(save=not isinstance(self._guard.failure, Fenced))
 
@@ -304,5 +327,4 @@ class Subscriber:
         finished = self._session.finished
         if finished is None or (finished.reason == "unsubscribed" and self._own_end):
             return
-        with self._guard:
-            raise self._session.ended()
+        raise self._session.ended()

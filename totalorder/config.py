@@ -180,10 +180,10 @@ class Settings(BaseSettings):
             if reason := _REFUSED_KAFKA.get(key):
                 raise ValueError(f"{key} cannot be set: {reason}")
         if plain:
-            from totalorder.kafka_settings import check_values  # here: without such settings nothing needs Kafka yet
+            from totalorder.kafka_settings import check_for_java  # here: without such settings nothing needs Kafka yet
 
             try:
-                check_values(plain)
+                check_for_java(plain)
             except SettingsError as error:
                 raise ValueError(error) from None
         return plain

@@ -54,6 +54,18 @@ _OTHER_NAMES = {
     "queue.buffering.max.ms": "linger_ms",
     "compression.codec": "compression_type",
 }
+# Of those the ones by which clients log in and trust: Java takes no notice of them, and would do without.
+_JAVAS_NAME = {
+    "sasl.mechanisms": "sasl.mechanism",
+    **dict.fromkeys(
+        ("sasl.username", "sasl.plain.username", "sasl.password", "sasl.plain.password"), "sasl.jaas.config"
+    ),
+    **dict.fromkeys(("ssl.ca.location", "ssl.cafile"), "ssl.truststore.location"),
+    **dict.fromkeys(
+        ("ssl.certificate.location", "ssl.certfile", "ssl.key.location", "ssl.keyfile"), "ssl.keystore.location"
+    ),
+    "ssl.check.hostname": "ssl.endpoint.identification.algorithm",
+}
 _FILES = {"ssl_cafile", "ssl_certfile", "ssl_keyfile", "ssl_crlfile"}
 _LOGIN = {"sasl_mechanism", "sasl_plain_username", "sasl_plain_password"}
 _BY_PASSWORD = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -120,9 +132,16 @@ def check_settings(kafka: Mapping[str, str]) -> None:
         _refuse_idle(settings, _FILES, f"kafka.security.protocol={protocol} encrypts nothing: use SSL or SASL_SSL")
 
 
-def check_values(kafka: Mapping[str, str]) -> None:
-    """Raises SettingsError for a value that is none of those that its setting can have; looks at no file."""
+def check_for_java(kafka: Mapping[str, str]) -> None:
+    """Raises SettingsError for what Java clients (Spark's) must not be given; looks at no file.
+
+    That is a name of other clients for a login or a certificate, or a value that is none of those of its setting.
+    """
     for name, value in _plain(kafka).items():
+        if name in _JAVAS_NAME:
+            raise SettingsError(
+                f"kafka.{name} means nothing to Spark's Kafka client", remedy=f"Give kafka.{_JAVAS_NAME[name]} instead."
+            )
         if (argument := _names().get(name)) in _VALUES:
             _one_of(name, value, argument)
 

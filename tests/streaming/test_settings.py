@@ -47,6 +47,8 @@ def test_topics_from_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
         ({**GIVEN, "kafka": {"group.id": "g"}}, "group.id cannot be set"),
         ({**GIVEN, "kafka": {"kafka.group.id": "g"}}, "group.id cannot be set"),
         ({**GIVEN, "kafka": {"acks": 0}}, "acks cannot be set"),
+        ({**GIVEN, "kafka": {"sasl.username": "u"}}, "kafka.sasl.username means nothing to Spark's Kafka client. Give"),
+        ({**GIVEN, "kafka": {"kafka.ssl.ca.location": "ca"}}, "Give kafka.ssl.truststore.location instead"),
         (
             {**GIVEN, "kafka": {"kafka.security.protocol": "SASL-SSL"}},
             "Use one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL",

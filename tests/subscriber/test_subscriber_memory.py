@@ -354,7 +354,7 @@ def test_says_when_the_sequencer_does_not_answer() -> None:
 
 def test_a_rejection_carries_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    monkeypatch.setattr("totalorder.subscriber.session.valid_topic", lambda name: True)
+    monkeypatch.setattr("totalorder.subscriber.checks.valid_topic", lambda name: True)
     with pytest.raises(Rejected, match="not a usable name"):
         world.subscriber(["a", "x" * 256])
 

@@ -45,6 +45,7 @@ def test_a_full_disk_is_told_in_words(words: list[str]) -> None:
         (["topics", "--create", "orders:none"], "not NAME or NAME:PARTITIONS"),
         (["topics", "--kafka", "group.id=x"], "kafka.group.id cannot be set"),
         (["topics", "--kafka", "securty.protocol=SSL"], "Did you mean kafka.security.protocol?"),
+        (["topics", "--kafka", "security.protocol=SASL-SSL"], "Use one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
         (["topics", "--kafka", "nonsense"], "is not KEY=VALUE"),
         (["topics", "--bootstrap-servers", "nonsense"], "is not HOST:PORT"),
         (["publish", "orders", "/no/such/file"], "/no/such/file cannot be read"),

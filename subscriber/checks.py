@@ -1,0 +1,64 @@
+"""What a Subscriber is given, looked at before anything is asked of a broker."""
+
+from collections.abc import Iterable
+
+from totalorder.errors import SettingsError
+from totalorder.sequencer.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
+from totalorder.sequencer.names import DomainTopics, valid_id, valid_topic
+
+
+def check_name(subscriber_id: object, domain: object) -> None:
+    """Raises SettingsError for what can name no subscriber or no domain."""
+    if not isinstance(domain, str):
+        raise SettingsError(f"domain {domain!r} is not a usable name", remedy="Give it as text")
+    DomainTopics(domain=domain)
+    if not valid_id(subscriber_id):
+        raise SettingsError(
+            f"subscriber id {subscriber_id!r} is not usable", remedy="Use 1 to 128 of A-Z a-z 0-9 . _ : @ -"
+        )
+
+
+def check_lease(lease_s: object) -> None:
+    """Raises SettingsError for a lease that the sequencer would refuse."""
+    _check_whole("lease_s", lease_s)
+    if not isinstance(lease_s, int) or not 0 <= lease_s <= MAX_LEASE_S:
+        raise SettingsError(f"lease_s = {lease_s} is not 0 (never ends) to {MAX_LEASE_S}")
+
+
+def check_count(name: str, value: object) -> None:
+    """Raises SettingsError for what is no whole number from 1 on."""
+    _check_whole(name, value)
+    if not isinstance(value, int) or value < 1:
+        raise SettingsError(f"{name} = {value} must be at least 1")
+
+
+def check_seconds(name: str, value: object, *, zero: bool = False) -> None:
+    """Raises SettingsError for what is no time: a number of more than 0, or with `zero` of 0 too."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise SettingsError(f"{name} = {value!r} is no number", remedy="Give seconds")
+    if not (value >= 0 if zero else value > 0):
+        raise SettingsError(f"{name} = {value} must be {'at least' if zero else 'more than'} 0")
+
+
+def check_choice(name: str, value: object, *choices: str) -> None:
+    """Raises SettingsError for what is none of the choices."""
+    if value not in choices:
+        raise SettingsError(f"{name} = {value!r} is unknown", remedy=f"Use {' or '.join(map(repr, choices))}")
+
+
+def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
+    """The topics sorted and once each; SettingsError when the sequencer would refuse them."""
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise SettingsError(f"topics is {topics!r}", remedy="Give a list of names")
+    given = set(topics)
+    for name in given:
+        if not valid_topic(name):
+            raise SettingsError(f"{name!r} cannot name a topic", remedy="Use 1 to 255 characters")
+    if not 0 < len(given) <= MAX_TOPICS_PER_SUBSCRIPTION:
+        raise SettingsError(f"{len(given)} topics; a subscription holds 1 to {MAX_TOPICS_PER_SUBSCRIPTION}")
+    return tuple(sorted(given))
+
+
+def _check_whole(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise SettingsError(f"{name} = {value!r} is no whole number")

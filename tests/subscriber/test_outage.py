@@ -1,0 +1,65 @@
+"""How long silence is borne, by a clock of the test's own."""
+
+import pytest
+
+from totalorder.errors import BrokerUnavailable
+from totalorder.subscriber.outage import Outage
+
+
+class Clock:
+    now = 1_000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("totalorder.subscriber.outage.time.monotonic", lambda: made.now)
+    return made
+
+
+def test_silence_counts_from_the_first_question_in_vain_and_ends_at_the_time_set(clock: Clock) -> None:
+    outage = Outage("b:1", 60.0)
+    clock.now += 300  # an application that does not poll: nobody asked
+    begun = clock.now
+    while clock.now < begun + 60:
+        assert outage.left_s == 60 - (clock.now - begun)
+        outage.raise_if_over()
+        asked, clock.now = clock.now, clock.now + 2
+        if clock.now < begun + 60:
+            outage.missed(asked, None)
+    with pytest.raises(BrokerUnavailable, match=r"no Kafka broker at b:1 has answered for 60 s \(why\)\."):
+        outage.missed(asked, ValueError("why"))
+    with pytest.raises(BrokerUnavailable, match="for 60 s"):
+        outage.raise_if_over()
+
+
+def test_an_answer_ends_it(clock: Clock) -> None:
+    outage = Outage("b:1", 10.0)
+    outage.missed(clock.now, None)
+    clock.now += 9
+    outage.heard()
+    outage.missed(clock.now, None)
+    clock.now += 9
+    outage.raise_if_over()
+    assert outage.left_s == 1
+
+
+def test_it_is_over_only_for_who_has_just_asked(clock: Clock) -> None:
+    outage = Outage("b:1", 60.0)
+    outage.missed(clock.now, None)
+    clock.now += 100  # nobody asked meanwhile: the broker may be back
+    outage.raise_if_over()
+    assert outage.wants_question
+
+
+@pytest.mark.parametrize(("bearable_s", "after_s"), [(60.0, 5.0), (2.0, 0.5)])
+def test_the_broker_is_asked_when_nothing_was_heard_for_a_while(
+    clock: Clock, bearable_s: float, after_s: float
+) -> None:
+    outage = Outage("b:1", bearable_s)
+    clock.now += after_s
+    assert not outage.wants_question
+    clock.now += 0.1
+    assert outage.wants_question
+    outage.heard()
+    assert not outage.wants_question

@@ -1,0 +1,117 @@
+"""What a programmer can do wrong: each is told by its name, in place, and as an error of totalorder's."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sim_small import World, take
+
+from totalorder.errors import BrokerUnavailable, Error, SettingsError
+from totalorder.subscriber import Subscriber
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"lease_s": 1.5}, "lease_s = 1.5 is no whole number"),
+        ({"lease_s": True}, "lease_s = True is no whole number"),
+        ({"lease_s": "60"}, "lease_s = '60' is no whole number"),
+        ({"lease_s": -1}, "lease_s = -1 is not 0 (never ends) to"),
+        ({"lease_s": 1 << 40}, "is not 0 (never ends) to"),
+        ({"max_buffered": 0}, "max_buffered = 0 must be at least 1"),
+        ({"max_buffered": 1.0}, "max_buffered = 1.0 is no whole number"),
+        ({"start_timeout_s": 0}, "start_timeout_s = 0 must be more than 0"),
+        ({"start_timeout_s": NAN}, "start_timeout_s = nan must be more than 0"),
+        ({"start_timeout_s": "1"}, "start_timeout_s = '1' is no number"),
+        ({"start_timeout_s": None}, "start_timeout_s = None is no number"),
+        ({"outage_timeout_s": 0.0}, "outage_timeout_s = 0.0 must be more than 0"),
+        ({"outage_timeout_s": True}, "outage_timeout_s = True is no number"),
+        ({"save_interval_s": -0.5}, "save_interval_s = -0.5 must be at least 0"),
+        ({"id": None}, "subscriber id None is not usable"),
+        ({"domain": None}, "domain None is not a usable name"),
+        ({"topics": None}, "topics is None"),
+        ({"topics": "orders"}, "topics is 'orders'"),
+        ({"topics": ["a", None]}, "None cannot name a topic"),
+        ({"topics": []}, "0 topics"),
+        ({"start": "now"}, "start = 'now' is unknown"),
+        ({"lost": None}, "lost = None is unknown"),
+        ({"bootstrap_servers": ["localhost:9092"]}, "bootstrap_servers is ['localhost:9092'], and no text"),
+        ({"bootstrap_servers": None}, "bootstrap_servers is None, and no text"),
+        ({"kafka": ["security.protocol=SSL"]}, "kafka is ['security.protocol=SSL'], and no table"),
+        ({"kafka": {"security.protocol": "SASL-SSL"}}, "kafka.security.protocol='SASL-SSL' is not known here"),
+    ],
+)
+def test_settings_are_refused_by_name_before_anything_is_asked(settings: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"topics": ["a"], "id": "s", "domain": "d", "bootstrap_servers": "127.0.0.1:1"}
+    with pytest.raises(SettingsError) as told:
+        Subscriber(**given | settings)
+    assert said in str(told.value)
+
+
+def test_a_start_without_a_broker_takes_no_longer_than_told() -> None:
+    with pytest.raises(BrokerUnavailable, match=r"could be used within 0\.2 s"):
+        Subscriber(["a"], id="s", domain="d", bootstrap_servers="127.0.0.1:1", start_timeout_s=0.2, outage_timeout_s=3)
+
+
+@pytest.mark.parametrize("given", [None, "orders", 7])
+def test_only_events_are_acknowledged(given: Any) -> None:
+    world = World()
+    subscriber = world.subscriber("a")
+    with pytest.raises(Error, match=r"ack\(\) takes an event that poll\(\) or the iterator gave, and not"):
+        subscriber.ack(given)
+    world.publish("a")
+    take(subscriber, 1)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda subscriber: subscriber.poll(0),
+        next,
+        lambda subscriber: subscriber.subscribe(["b"]),
+        lambda subscriber: subscriber.unsubscribe(),
+        lambda subscriber: subscriber.save(),
+        lambda subscriber: subscriber.close(),
+    ],
+)
+def test_a_second_thread_is_told_which_rule_it_breaks(call: Callable[[Subscriber], object]) -> None:
+    world = World()
+    transport = world.transport()
+    subscriber = world.subscriber("a", transport=transport)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold(_: float) -> None:
+        inside.set()
+        go_on.wait(30)
+
+    transport.on_poll = hold
+    first = threading.Thread(target=subscriber.poll)
+    first.start()
+    try:
+        assert inside.wait(30)
+        with pytest.raises(Error, match=r"two threads .*at once.*only stop"):
+            call(subscriber)
+    finally:
+        go_on.set()
+        first.join(30)
+    transport.on_poll = world.tick
+    world.publish("a")
+    take(subscriber, 1)
+    subscriber.close()
+    assert transport.closed
+
+
+def test_a_signal_handler_is_told_which_rule_it_breaks() -> None:
+    """It runs in the thread that polls, in the middle of that."""
+    world = World()
+    transport = world.transport()
+    subscriber = world.subscriber("a", transport=transport)
+    transport.on_poll = lambda _: subscriber.close()
+    with pytest.raises(Error, match=r"in the middle of another call.*only stop"):
+        subscriber.poll(0)
+    transport.on_poll = world.tick
+    world.publish("a")
+    take(subscriber, 1)
