@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
 from kafka import TopicPartition
+from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
@@ -107,19 +108,18 @@ class KafkaPythonTransport:
 
     def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """See Transport."""
-        return self._bearing(lambda: self._offsets(self._first.consumer.beginning_offsets, partitions))
+        return self._bearing(lambda: self._offsets(partitions, OffsetSpec.EARLIEST))
 
     def end_offsets(self, partitions: Collection[Partition], *, once: bool = False) -> dict[Partition, int]:
         """See Transport."""
         ask = self._once if once else self._bearing
-        return ask(lambda: self._offsets(self._first.consumer.end_offsets, partitions))
+        return ask(lambda: self._offsets(partitions, OffsetSpec.LATEST))
 
-    def _offsets(self, ask: Callable[..., Any], partitions: Collection[Partition]) -> dict[Partition, int]:
-        try:
-            found = ask([TopicPartition(*at) for at in partitions], timeout_ms=round(_ANSWER_S * 1000))
-        except KeyError as error:  # kafka-python 3.0.12 asks for those alone whose leader it knows, and looks for all
-            raise StaleMetadata(str(error)) from error
-        return {Partition(*at): offset for at, offset in found.items()}
+    def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
+        """Of committed records. A consumer's question would wait behind its fetch, which the broker holds for long."""
+        wanted = {TopicPartition(*partition): spec for partition in partitions}
+        found = self._admin.list_partition_offsets(wanted, "read_committed") if wanted else {}
+        return {Partition(*at): place.offset for at, place in found.items()}
 
     def _described(self, topics: Collection[str]) -> dict[str, Any]:
         """Those of the topics that exist, as kafka-python describes them."""
@@ -247,7 +247,7 @@ class KafkaPythonTransport:
         self._check_topics()
         # Whoever knows the topics may not be the one that is to give the records.
         for reader in self._readers:
-            self._offsets(reader.consumer.end_offsets, [Partition(*at) for at in reader.next])
+            _check_answers(reader)
 
     def _check_topics(self) -> None:
         """Raises EventsLost when a topic that is read is gone, or is another one under the same name."""
@@ -353,3 +353,11 @@ class KafkaPythonTransport:
                 ends.callback(reader.consumer.close, autocommit=False, timeout_ms=round(_ANSWER_S * 1000))
             ends.callback(self._admin.close)
             ends.callback(kafka_clients.close_producer, self._producer, _ANSWER_S)
+
+
+def _check_answers(reader: Reader) -> None:
+    """Asks through the consumer's own connections for the ends of what it reads; raises what ails them."""
+    try:
+        reader.consumer.end_offsets(list(reader.next), timeout_ms=round(_ANSWER_S * 1000))
+    except KeyError as error:  # kafka-python 3.0.12 asks for those alone whose leader it knows, and looks for all
+        raise StaleMetadata(str(error)) from error
