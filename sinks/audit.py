@@ -45,8 +45,9 @@ from pyspark.sql.udtf import UserDefinedTableFunction
 from totalorder.errors import Error, SettingsError
 from totalorder.sinks.audit_circles import FindCircle
 from totalorder.sinks.schema import TABLES
-from totalorder.sinks.session import INTERPRETED, told
+from totalorder.sinks.session import INTERPRETED
 from totalorder.sinks.small import read_small
+from totalorder.streaming.runner import explained
 
 Verdict = Literal["holds", "violated", "empty", "information"]
 """What an audit comes to; "empty": there was nothing to judge."""
@@ -448,7 +449,7 @@ def _told(where: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, OSError) as error:
-        raise told(error, where) from error
+        raise explained(error, where) from error
     except PySparkException as error:
         raise _refused(error, where) from None
 
@@ -457,5 +458,5 @@ def _refused(error: PySparkException, where: str) -> Error:
     try:
         lines = str(error.getMessage() if error.getCondition() else error).strip().splitlines()
     except (Py4JError, OSError) as gone:
-        return told(gone, where)
+        return explained(gone, where)
     return SettingsError(f"{where}: {lines[0] if lines else type(error).__name__}")

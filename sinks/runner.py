@@ -21,7 +21,7 @@ from totalorder.errors import Error, SettingsError, StateError
 from totalorder.sinks import source, tables
 from totalorder.sinks.decode import LogRecord
 from totalorder.sinks.events import EventLog
-from totalorder.sinks.session import QUICK, end_session, quietly, start_delta_session, told
+from totalorder.sinks.session import QUICK, end_session, quietly, start_delta_session
 from totalorder.sinks.settings import LineageSettings
 from totalorder.sinks.source import Backlog
 from totalorder.sinks.tables import LineageTables, Stopped
@@ -31,6 +31,7 @@ from totalorder.streaming.checkpoint import CheckpointLock
 from totalorder.streaming.failures import error_from
 from totalorder.streaming.patience import OUTAGE_S, borne
 from totalorder.streaming.preflight import TopicFacts
+from totalorder.streaming.runner import explained
 from totalorder.streaming.service import configure_logging, listen
 from totalorder.streaming.session import prepare
 from totalorder.streaming.topics import Topics
@@ -96,7 +97,7 @@ class Lineage:
             self._start()
         except BaseException as error:
             # Told before it lets go: Java may be gone by then, and its absence would be told in the cause's place.
-            cause = told(error, "the lineage job") if isinstance(error, Exception) else error
+            cause = explained(error, "the lineage job") if isinstance(error, Exception) else error
             self.stop()
             if cause is error:
                 raise
@@ -166,7 +167,7 @@ class Lineage:
         try:
             return self._query is not None and self._query.isActive
         except (Py4JError, OSError) as error:  # Java is gone, and with it what the query could say
-            raise self._failure or told(error, "the lineage job") from error
+            raise self._failure or explained(error, "the lineage job") from error
 
     def request_stop(self) -> None:
         """Asks for a stop without waiting for it; for signal handlers."""
@@ -204,7 +205,7 @@ class Lineage:
             failure = self._query.exception() if self._query is not None else None
             text = str(failure) if failure is not None else ""
         except (Py4JError, OSError) as error:
-            raise told(error, "the lineage job") from error
+            raise explained(error, "the lineage job") from error
         if text:
             raise error_from(text)
 
@@ -217,7 +218,7 @@ class Lineage:
             try:
                 self._write_records(batch, number)
             except Exception as error:
-                self._failure = told(error, "the lineage job")
+                self._failure = explained(error, "the lineage job")
                 raise
 
     def _write_records(self, batch: DataFrame, number: int) -> None:
@@ -292,6 +293,6 @@ def run_compaction(settings: LineageSettings) -> None:
         for name, before, after in tables.compact(spark, settings.root, settings.retention_days):
             structlog.get_logger().info("compacted", table=name, files=after, files_before=before)
     except (PySparkException, Py4JError, OSError) as error:
-        raise told(error, "the lineage job") from error
+        raise explained(error, "the lineage job") from error
     finally:
         end_session(spark)

@@ -1,18 +1,13 @@
 """Spark sessions that can read and write Delta tables."""
 
 import contextlib
-import signal
-import threading
 from collections.abc import Iterator, Mapping
 
 import structlog
-from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from totalorder.config import make_settings
-from totalorder.errors import Error
 from totalorder.java import SHORT_RUN
-from totalorder.streaming.runner import explained
 from totalorder.streaming.session import start_session, stop_session
 
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
@@ -53,19 +48,7 @@ def start_delta_session(
     conf = {"spark.app.name": app_name} | delta_conf() | dict(spark)
     # Of the sequencer's settings a session takes none but these; topics have to have some value.
     settings = make_settings(topic_pattern="none", checkpoint_dir=root, master=master, spark=conf)
-    on_interrupt = signal.getsignal(signal.SIGINT)
-    session = start_session(settings, inherited_fd=inherited_fd)
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, on_interrupt)  # pyspark has put a handler of its own in its place
-    return session
-
-
-def told(error: Exception, job: str) -> Error:
-    """What went wrong in totalorder's terms, also where Java is gone and cannot say it any more."""
-    try:
-        return explained(error, job)
-    except (Py4JError, OSError) as gone:
-        return explained(gone, job)
+    return start_session(settings, inherited_fd=inherited_fd)
 
 
 def end_session(spark: SparkSession) -> None:

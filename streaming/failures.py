@@ -69,11 +69,17 @@ def error_from(message: str) -> Error:
 
 
 def text_of(error: BaseException) -> str:
-    """Its message. An error of Java's asks Java for it, which may be gone: then no more than its kind is known."""
+    """Its message; no more than its kind where it cannot be told."""
+    return str(error) if is_told(error) else type(error).__name__
+
+
+def is_told(error: BaseException) -> bool:
+    """Whether an error can say what it is: one of Java's asks Java for it, which may be gone."""
     try:
-        return str(error)
+        str(error)
     except Exception:
-        return type(error).__name__
+        return False
+    return True
 
 
 def _first_line(message: str) -> str:

@@ -22,7 +22,7 @@ from totalorder.sequencer.stamps import Source
 from totalorder.streaming import claims, preflight
 from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
-from totalorder.streaming.failures import error_from, is_passing, text_of
+from totalorder.streaming.failures import error_from, is_passing, is_told, text_of
 from totalorder.streaming.gear import Gear
 from totalorder.streaming.patience import BrokerWatch, Patience, borne
 from totalorder.streaming.preflight import Facts
@@ -471,10 +471,10 @@ def explained(error: Exception, job: str) -> Error:
     """What went wrong in a job that drives Spark, in totalorder's terms."""
     if isinstance(error, Error):
         return error
-    if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError:
+    if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError or not is_told(error):
         return Error(
             "Spark's Java process has ended", remedy="Look at its log and at its memory; starting again is safe"
         )
     if isinstance(error, PySparkException | Py4JError):
-        return error_from(text_of(error))
+        return error_from(str(error))
     return Error(f"{job} failed: {type(error).__name__}: {error}", remedy="Starting again is safe")
