@@ -148,7 +148,7 @@ class Session:
         try:
             self._take_over(self._subscribe(topics, ends))
             while not self._promise():
-                self._await()
+                self._await(f"{self._names.grants} could not be read to its end")
         except (Error, KeyboardInterrupt):
             self._requests.withdraw(_TIMED_SEND_S)
             raise
@@ -277,10 +277,10 @@ class Session:
             )
         )
 
-    def _await(self) -> None:
+    def _await(self, why: str = "it did not answer the request") -> None:
         """Lets an answer come."""
         if self._clock() >= self._deadline:
-            raise self._no_sequencer("it did not answer the request")
+            raise self._no_sequencer(why)
         self.pump(_WAIT_S)
 
     def ended(self) -> SubscriptionEnded:
