@@ -60,7 +60,8 @@ from totalorder.sequencer.switches import Switch, switch_of
 
 Ints = npt.NDArray[np.int64]
 GO_ON_WITHOUT = (
-    'lost="skip" (--skip-lost) goes on and marks each event that is lost; start="new" (--new) gives up all that is owed'
+    'lost="skip" (--skip-lost) goes on and marks each event that is lost, unless min_subscriptions = 2; '
+    'start="new" (--new) gives up all that is owed'
 )
 MAX_UNACKNOWLEDGED = 1_000_000
 """More than this delivered and not acknowledged means that the application forgot to acknowledge."""
@@ -129,7 +130,8 @@ class Delivery:
 
     `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
     first grant of its own. `delivered_through`: a former process may have delivered events up to this g that come
-    again. `skips_lost`: what Kafka has no longer is delivered in its place with the tag "lost", instead of EventsLost.
+    again. `skips_lost`: what Kafka has no longer is delivered in its place with the tag "lost", instead of EventsLost;
+    not with m = 2, where nothing says what that place is.
     `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
     partition is paused.
     """
@@ -150,7 +152,7 @@ class Delivery:
         self._delivered_through, self._skips_lost = delivered_through, skips_lost
         self._max_buffered, self._max_waiting = max_buffered, max_waiting
         self._effects: list[Effect] = []
-        self._live = self._over = False
+        self._live = self._over = self._dropped = False
         self._answers_g = 0
         self._generation = 0
         self._chain_g = 0
@@ -197,7 +199,7 @@ class Delivery:
     def answer(self, answer: Answer) -> list[Effect]:
         """The next record of grants. Fenced when another process has taken the id over."""
         self._answers_g = max(self._answers_g, answer.g)
-        if not self._over and isinstance(answer, Grant | Ended) and answer.id == self._id:
+        if not self._dropped and isinstance(answer, Grant | Ended) and answer.id == self._id:
             self._take_link(answer)
         self._advance()
         return self._flush()
@@ -261,7 +263,7 @@ class Delivery:
 
     def drop(self) -> None:
         """Delivers nothing more: what was owed is given up, and the position is the end of the chain."""
-        self._over = True
+        self._over = self._dropped = True
         self._unacked.clear()
         self._passed.clear()
         self._owed_offsets.clear()
@@ -281,6 +283,11 @@ class Delivery:
     def g(self) -> int:
         """The last position of π that was passed: by an event delivered, or a switch."""
         return self._g
+
+    @property
+    def skips_lost(self) -> bool:
+        """Whether what Kafka has no longer is delivered as lost."""
+        return self._skips_lost and self._min_subscriptions == 1
 
     @property
     def acknowledged_g(self) -> int:
@@ -374,11 +381,14 @@ class Delivery:
         if answer.g <= self._chain_g:
             return  # a repetition, or history from before the position
         if self._live and not own and isinstance(answer, Grant):
+            # Also one that is over: what it has ready may be handed out only while nobody else begins with it.
             raise Fenced(
                 f"another process took over subscriber id {self._id!r} with generation {answer.generation}, at g "
                 f"{answer.g}; this one, of generation {self._generation}, has stopped",
                 remedy="Give each process an id of its own, or run one process per id",
             )
+        if self._over:
+            return
         if self._generation:
             self._link(answer)
         elif isinstance(answer, Grant) and own:
@@ -714,7 +724,7 @@ class Delivery:
         if state.queue and state.queue[0].offset == row.offset:
             self._check_event(row, state.queue[0])
             return True
-        if state.received_to > row.offset and not self._skips_lost:
+        if state.received_to > row.offset and not self.skips_lost:
             found = state.queue[0].offset if state.queue else state.received_to
             raise EventsLost(
                 f"{_place(row.source, row.offset)} of topic {self._names[row.topic]!r} is stamped (g {row.g}, "

@@ -108,9 +108,9 @@ class ShardProcessor(StatefulProcessor):
         state = self._load(config, parts)
         batch = to_batch(rows, self._topics.control)
         after, effects = step(state, batch, self._plan.starts)
-        require_agreement(self._plan.tails, after.hot.batch, after.hot.digests, batch.time_ms)
-        if after is state:  # the batch held claims alone
+        if after is state:  # the batch held claims alone, and is none
             return pd.DataFrame(columns=OUTPUT.names)
+        require_agreement(self._plan.tails, after.hot.batch, after.hot.digests, batch.time_ms)
         lost = _coordinates(effects)
         if lost and self._plan.fail_unroutable:
             raise Error(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,21 @@ def _own_interrupt() -> Iterator[None]:
             signal.signal(signal.SIGINT, handler)
 
 
+@contextlib.contextmanager
+def _interrupts_kept() -> Iterator[Callable[[], None]]:
+    """Within, SIGINT waits until `obey` is called behind it: amid pyspark's start of Java it would leave Java there."""
+    kept: list[int] = []
+
+    def obey() -> None:
+        if kept:
+            signal.raise_signal(signal.SIGINT)
+
+    with _own_interrupt():
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, lambda number, _: kept.append(number))
+        yield obey
+
+
 def prepare(master: str) -> None:
     """Makes the environment fit for a session, or says what in it cannot be: before anything is made that a session
     is for. Raises EnvironmentProblem.
@@ -113,8 +128,10 @@ def _launched(settings: Settings, inherited_fd: int | None) -> SparkSession:
     prepare(settings.master)
     os.environ["JAVA_HOME"] = str(find_java().path)
     conf, said = _conf(settings), deque[str](maxlen=_LAST_LINES)
-    gateway = _launch(conf, inherited_fd, said)
+    with _interrupts_kept() as obey:
+        gateway = _launch(conf, inherited_fd, said)
     try:
+        obey()
         with _own_interrupt():
             context = SparkContext(conf=conf, gateway=gateway)
         spark = SparkSession(context)

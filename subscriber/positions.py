@@ -23,8 +23,8 @@ class Positions:
         self._keys: set[bytes] = set()
         """Of all that is saved of the id; one is enough."""
 
-    def newest(self, records: Iterable[Record]) -> SavedPosition | None:
-        """Of all records of the partition, the newest position of the id."""
+    def newest(self, records: Iterable[Record]) -> tuple[SavedPosition | None, int]:
+        """Of all records of the partition: the newest position of the id, and how far any process promised to go."""
         prefix = f"{self._id}/".encode()
         values: dict[bytes, bytes] = {}
         for record in records:
@@ -33,7 +33,9 @@ class Positions:
                 if record.value is not None:
                     values[record.key] = record.value
         self._keys = set(values)
-        return max((decode_saved(value) for value in values.values()), key=lambda saved: saved.age, default=None)
+        saves = [decode_saved(value) for value in values.values()]
+        promised = max((saved.delivered_through for saved in saves), default=0)
+        return max(saves, key=lambda saved: saved.age, default=None), promised
 
     def save(self, position: Position, *, generation: int, through: int, timeout_s: float | None) -> None:
         """Writes a position, and the promise that nothing behind g `through` has been handed out or will be yet."""

@@ -39,29 +39,37 @@ class Requests:
         self.latest = 0
         """The newest generation of the id that any process holds or held."""
         self.vacant = True
-        """Whether the id is owed nothing: it never held a subscription, or ended its last one."""
+        """Whether the id is owed nothing but by a request of this process that waits: it never held a subscription, or
+        ended its last one."""
+        self._links_g = 0
+        """Position of the newest change of the id that is known; older ones may be repeated behind it."""
         self._lapsed = 0
         """Position at which the lease ran out; 0 while it has not."""
         self._asked: tuple[int, int] | None = None
-        """Generation and control offset of the request that waits for its answer."""
+        """Generation and control offset of the request that waits for its answer; no offset that is (yet) known: -1."""
         self._outcome: Grant | Ended | Rejection | None = None
         self._passed = False
         """Whether a later control record was answered, which comes after the answer to ours."""
 
     def note(self, answer: Answer) -> None:
         """Remembers what an answer says about the id's generation and the request that waits."""
-        if self._asked is not None:
+        if self._asked is not None and self._asked[1] >= 0:
             self._passed |= answer.offset > self._asked[1]
         if isinstance(answer, Grant | Ended | Rejection) and answer.id == self._id:
             self.latest = max(self.latest, answer.generation)
         if self._outcome is None and self._answers_ours(answer):
             assert isinstance(answer, Grant | Ended | Rejection)
             self._outcome = answer
-        if isinstance(answer, Grant | Ended) and answer.id == self._id:
-            if answer.nonce == self._nonce:
-                self._lapsed = answer.g if isinstance(answer, Ended) and answer.reason == "expired" else 0
-            if self._asked is None or answer.generation < self._asked[0]:
-                self.vacant = isinstance(answer, Ended) and answer.reason == "unsubscribed"
+        if isinstance(answer, Grant | Ended) and answer.id == self._id and answer.g > self._links_g:
+            self._links_g = answer.g
+            self._note_link(answer)
+
+    def _note_link(self, answer: Grant | Ended) -> None:
+        own = answer.nonce == self._nonce
+        if own:
+            self._lapsed = answer.g if isinstance(answer, Ended) and answer.reason == "expired" else 0
+        if not (own and isinstance(answer, Grant)):
+            self.vacant = isinstance(answer, Ended) and answer.reason == "unsubscribed"
 
     def _answers_ours(self, answer: Answer) -> bool:
         if self._asked is None:
@@ -99,7 +107,8 @@ class Requests:
 
     def _ask_once(self, request: Request, generation: int) -> Grant | Ended | Rejection | None:
         """The answer; None when the log of grants went on without it, since compaction left a newer one."""
-        self._outcome, self._passed = None, False
+        # Also a send that fails, or is interrupted, may have written it.
+        self._outcome, self._passed, self._asked = None, False, (generation, -1)
         self._asked = generation, self._transport.send(self._control, self._id.encode(), encode_request(request))
         while self._outcome is None and not self._passed:
             self._wait()

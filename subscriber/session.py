@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from totalorder.errors import (
     BrokerUnavailable,
-    Error,
     EventsLost,
     Fenced,
     SequencerUnavailable,
@@ -149,9 +148,10 @@ class Session:
             self._take_over(self._subscribe(topics, ends))
             while not self._promise():
                 self._await(f"{self._names.grants} could not be read to its end")
-        except (Error, KeyboardInterrupt):
+        except (Exception, KeyboardInterrupt, SystemExit):
             self._requests.withdraw(_TIMED_SEND_S)
             raise
+        self._requests.vacant = False
 
     def _take_over(self, generation: int) -> None:
         """Begins where former processes have left off.
@@ -159,9 +159,9 @@ class Session:
         What they saved is looked at only now: whatever one of them hands out from here on, it must look at grants
         before, and finds this process's.
         """
-        saved = None
+        saved, promised = None, 0
         if not self._settings.begin_anew:
-            saved = self._positions.newest(self._read_through(self._positions.partition))
+            saved, promised = self._positions.newest(self._read_through(self._positions.partition))
             self._transport.stop(self._positions.partition)
             if saved is not None and saved.generation > generation:
                 raise Fenced(
@@ -176,7 +176,7 @@ class Session:
             nonce=self._nonce,
             domain=self._settings.domain,
             position=saved.position if saved is not None else Position.at(granted) if granted is not None else None,
-            delivered_through=saved.delivered_through if saved is not None else 0,
+            delivered_through=promised,
             skips_lost=self._settings.skips_lost,
             max_buffered=self._settings.max_buffered,
             max_waiting=self._settings.max_waiting,
@@ -192,9 +192,11 @@ class Session:
         handed nothing out: all is owed.
         """
         first: Grant | None = None
+        through = 0
         for answer in history:
-            if answer.id != self._settings.id or self._settings.begin_anew:
-                continue
+            if answer.id != self._settings.id or self._settings.begin_anew or answer.g <= through:
+                continue  # what is older is repeated by a job that was replaced
+            through = answer.g
             if isinstance(answer, Ended) and answer.reason == "unsubscribed":
                 first = None
             elif isinstance(answer, Grant):
@@ -324,12 +326,13 @@ class Session:
         try:
             return self._transport.poll(timeout_s)
         except EventsLost as error:
-            if not self._settings.skips_lost or not error.gone or error.gone.keys() - self._event_partitions.keys():
+            if not self._machine.skips_lost or not error.gone or error.gone.keys() - self._event_partitions.keys():
                 raise
             for source, offset in error.gone.items():
-                self._transport.read(Partition(*source), offset)
-                self._let_flow(source)
-                self._apply(self._machine.gone(source, offset))
+                if source in self._event_partitions:  # the one before may have completed a change that drops it
+                    self._transport.read(Partition(*source), offset)
+                    self._let_flow(source)
+                    self._apply(self._machine.gone(source, offset))
             return []
 
     def tick(self) -> None:

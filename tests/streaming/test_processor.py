@@ -267,6 +267,16 @@ def test_a_batch_that_was_written_and_not_committed_runs_again(reached: tuple[in
     assert contents(stopped.again(tails, events(3, first=3))) == stopped.records
 
 
+def test_a_claim_alone_behind_a_restart_is_no_batch_that_runs_again() -> None:
+    """A sequencer that came too late to claim the domain writes one; it must not end the other's job."""
+    handle = Handle()
+    _, batches = contents(run(processor(handle), [frame(events(3), 1000)]))
+    tails = {part: Tail(batch=batch, time_ms=1000, digest=digest) for part, batch, digest in batches}
+    remembered.clear()
+    claim = Row(CONTROL, 0, 1, 905, control=encode_claim(Claim(incarnation=1, owner="late")))
+    assert run(processor(handle, tails=tails), [frame([claim], 2000)]).empty
+
+
 @pytest.mark.parametrize("reached", [(0,), (1,), (0, 1)])
 @pytest.mark.parametrize(("more", "time_ms"), [(1, 1000), (0, 1001)])
 def test_a_batch_that_is_on_stamps_is_never_written_with_other_content(

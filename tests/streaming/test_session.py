@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 
 import pytest
 from structlog.testing import capture_logs
@@ -74,3 +75,33 @@ def test_of_a_query_that_is_stopped_amid_a_batch_only_what_else_failed_is_shown(
     with capture_logs() as shown:
         _relay([*stopped, *failed])
     assert [entry["line"] for entry in shown] == list(failed)
+
+
+_INTERRUPTED = """
+import os, signal
+import pyspark.java_gateway as gateway
+from totalorder.config import make_settings
+from totalorder.streaming.session import start_session
+
+begun, popen = [], gateway.Popen
+
+def interrupted(*args, **kwargs):
+    begun.append(popen(*args, **kwargs))
+    os.kill(os.getpid(), signal.SIGINT)
+    return begun[-1]
+
+gateway.Popen = interrupted
+try:
+    start_session(make_settings(domain="d", topics=("a",), checkpoint_dir="x"))
+except KeyboardInterrupt:
+    begun[0].wait(60)
+    print("interrupted, and Java is gone")
+finally:
+    begun[0].kill()
+"""
+
+
+@pytest.mark.spark
+def test_ctrl_c_while_java_starts_leaves_no_java_behind() -> None:
+    done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=200)
+    assert done.stdout == "interrupted, and Java is gone\n", done.stderr

@@ -1,13 +1,13 @@
 """Events that Kafka has no longer: stop with their names, or go on without them and nothing else."""
 
 import pytest
-from sim_kafka import SimKafka
+from sim_kafka import SimKafka, SimTransport
 from sim_small import World
 from sim_twins import place
 
 from totalorder.errors import EventsLost
 from totalorder.subscriber import Event, Subscriber
-from totalorder.subscriber.transport import Partition
+from totalorder.subscriber.transport import Partition, Record
 
 
 def everything(subscriber: Subscriber) -> list[Event]:
@@ -83,6 +83,55 @@ def test_a_hole_within_a_partition_is_told_at_its_place() -> None:
     del log[7:9]
     events = everything(world.subscriber("ab", lost="skip"))
     assert [place(e) for e in events if e.tag == "lost" and e.partition == 1] == [("a", 1, 7), ("a", 1, 8)]
+
+
+def test_with_m_2_nothing_is_skipped() -> None:
+    """No entries order the topics that only this subscriber holds: the place of what is lost is not known."""
+    world = World(min_subscriptions=2)
+    world.subscriber("ab").close()
+    for _ in range(5):
+        world.publish("a")
+        world.publish("b")
+        world.tick(0)
+    world.kafka.trim(Partition("a", 0), world.kafka.ends.get(Partition("a", 0), 0))
+    world.kafka.trim(Partition("a", 1), world.kafka.ends.get(Partition("a", 1), 0))
+    with pytest.raises(EventsLost):
+        everything(world.subscriber("ab", lost="skip"))
+
+
+class AllAtOnce(SimTransport):
+    """Names all partitions that have lost something in one error, as the one over Kafka does."""
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        try:
+            return super().poll(timeout_s)
+        except EventsLost as error:
+            begins = self.kafka.begins
+            gone = {tuple(at): begins[at] for at, here in self.positions.items() if here < begins.get(at, 0)}
+            raise EventsLost(error.what, gone=gone) from None  # type: ignore[arg-type]
+
+
+def test_a_loss_that_completes_a_change_may_drop_what_is_lost_beside_it() -> None:
+    world = World()
+    a, b = Partition("a", 0), Partition("b", 0)
+    for at in (a, b):
+        world.kafka.append(at, value=b"before")
+    world.tick(0)
+    subscriber = world.subscriber("ab", lost="skip", transport=AllAtOnce(world.kafka, world.rng, world.tick))
+    world.kafka.append(a, value=b"lost")
+    world.tick(0)
+    subscriber.pause()
+    subscriber._session._throttle()
+    subscriber.subscribe(["c"])
+    for at in (b, a) * 3:
+        world.kafka.append(at, value=b"behind")
+    world.tick(0)
+    for _ in range(30):
+        subscriber._session.pump(0)
+    world.kafka.trim(a, 5)
+    world.kafka.trim(b, 4)
+    subscriber.resume()
+    assert [(event.topic, event.tag) for event in everything(subscriber)] == [("a", "lost")]
 
 
 def test_lost_stamps_are_never_skipped() -> None:

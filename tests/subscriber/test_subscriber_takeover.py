@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sim_kafka import SimTransport
+from sim_kafka import SimCrash, SimTransport
 from sim_small import World, await_ready, take
 
-from totalorder.errors import Fenced, SequencerUnavailable, SubscriptionEnded
+from totalorder.errors import BrokerUnavailable, Fenced, SequencerUnavailable, SubscriptionEnded
 from totalorder.sequencer.control import Ended, Unsubscribe, decode_answer, encode_request
 from totalorder.subscriber import Event, Subscriber
 from totalorder.subscriber.transport import Partition
@@ -158,6 +158,29 @@ def test_after_a_close_only_what_was_handed_out_is_flagged() -> None:
     assert everything(world.subscriber("a")) == [("a2", "redelivered"), ("a3", None), ("a4", None)]
 
 
+@pytest.mark.parametrize("how", ["drained", "expired"])
+def test_one_that_is_over_hands_nothing_out_when_another_has_begun(how: str) -> None:
+    world = World()
+    first = world.subscriber("a", lease_s=15)
+    publish(world, 4)
+    world.tick(0)
+    if how == "drained":
+        first.unsubscribe(drain=True)
+    else:
+        world.sequencer.time_ms += 100_000
+        world.publish("b")
+        world.tick(0)
+        world.running = False
+    while first._session.finished is None:
+        first._session.pump(0.05)
+    world.running = True
+    assert len(first._session.ready) == 4
+    second = world.subscriber("a", lease_s=15)
+    assert everything(second) == [(f"a{number}", None) for number in range(1, 5)]
+    with pytest.raises(Fenced):
+        first.poll(1)
+
+
 # --- subscriptions that nobody holds ----------------------------------------------------------------------------------
 
 
@@ -226,6 +249,106 @@ def test_a_restart_that_timed_out_leaves_the_subscription_as_it_was() -> None:
     publish(world, 1)
     world.tick(0)
     assert everything(world.subscriber("a")) == [("a2", None), ("a3", None)]
+
+
+class Failing(Stalling):
+    """Its request number `at` ends in `error`, after it was written or before."""
+
+    def __init__(self, world: World, error: type[BaseException], meanwhile: Callable[[], None], *, at: int) -> None:
+        super().__init__(world, "d.control", meanwhile)
+        self.error, self.at, self.asked = error, at, 0
+
+    def send(self, partition: Partition, key: bytes | None, value: bytes | None, **rest: Any) -> int:
+        offset = super().send(partition, key, value, **rest)
+        if partition.topic == "d.control":
+            self.asked += 1
+            if self.asked == self.at:
+                raise self.error("in the middle of a request")
+        return offset
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BrokerUnavailable, SystemExit])
+def test_a_request_whose_sending_ended_in_an_error_is_taken_back(error: type[BaseException]) -> None:
+    world = World()
+    with pytest.raises(error):
+        world.subscriber("a", transport=Failing(world, error, lambda: None, at=1))
+    for _ in range(3):
+        world.tick(0)
+    assert isinstance(last_answer(world), Ended)
+
+
+def test_what_is_taken_back_is_never_the_subscription_of_somebody_else() -> None:
+    """Another process got the generation that was asked for; the next request fails."""
+    world = World()
+    others = []
+
+    def another_begins() -> None:
+        others.append(world.subscriber("a"))
+        publish(world, 2)
+        take(others[0], 1)
+
+    with pytest.raises(BrokerUnavailable):
+        world.subscriber("a", transport=Failing(world, BrokerUnavailable, another_begins, at=2))
+    for _ in range(3):
+        world.tick(0)
+    publish(world, 3)
+    assert not isinstance(last_answer(world), Ended)
+    assert [value for value, _ in everything(world.subscriber("a"))] == ["a2", "a3", "a4", "a5"]
+
+
+def test_a_change_that_a_lapse_overtakes_takes_nothing_back() -> None:
+    """The end of the lease is read when `subscribe` is called, and reached before it is answered."""
+    world = World()
+    transport = world.transport()
+    first = world.subscriber("a", lease_s=15, transport=transport)
+    publish(world, 2)
+    take(first, 1)
+    first.pause()
+    first._session._throttle()
+    publish(world, 2)
+    world.tick(0)
+    world.sequencer.time_ms += 100_000
+    world.publish("b")
+    world.tick(0)
+    while not first._session.machine._switches:
+        first._session.pump(0)
+    first.resume()
+
+    def answer_late(timeout_s: float) -> None:
+        world.running = first._session.finished is not None
+        world.tick(timeout_s)
+
+    transport.on_poll = answer_late
+    with pytest.raises(SubscriptionEnded, match="expired"):
+        first.subscribe(["a", "b"])
+    world.running = True
+    for _ in range(3):
+        world.tick(0)
+    publish(world, 2)
+    values = [value for value, _ in everything(world.subscriber("a", lease_s=15))]
+    assert values[-2:] == ["a6", "a7"]
+    assert not isinstance(last_answer(world), Ended)
+
+
+def test_an_old_end_that_is_repeated_gives_up_nothing() -> None:
+    world = World()
+    answers = Partition("d.grants", 0)
+    first = world.subscriber("a")
+    first.unsubscribe(drain=False)
+    first.close()
+
+    def dies() -> None:
+        raise SimCrash
+
+    with pytest.raises(SimCrash):
+        world.subscriber("a", transport=Stalling(world, "d.positions", dies))
+    publish(world, 2)
+    world.tick(0)
+    end = next(r for r in world.kafka.logs[answers] if isinstance(decode_answer(r.value or b""), Ended))
+    world.kafka.append(answers, key=end.key, value=end.value)
+    for number in range(2):  # as if the first process's position had been compacted away
+        world.kafka.logs.pop(Partition("d.positions", number), None)
+    assert everything(world.subscriber("a")) == [("a1", None), ("a2", None)]
 
 
 # --- answers that compaction took -------------------------------------------------------------------------------------
