@@ -493,7 +493,8 @@ color:var(--dim)}.verdict.holds{color:var(--good)}
 .verdict.violated{color:#fff;background:var(--bad);border-color:var(--bad)}summary{cursor:pointer}
 details details,details p,details pre{margin-left:16px}td>details+details{margin-left:16px}
 @media(max-width:600px){body{padding:16px 8px}section{padding:12px}}
-.verdicts summary{font-weight:500}td>details+details>summary{color:var(--dim);font-weight:400;font-size:13px}
+.verdicts td:first-child{min-width:230px}.verdicts summary{font-weight:500;overflow-wrap:break-word}
+td>details+details>summary{color:var(--dim);font-weight:400;font-size:13px}
 pre{overflow:auto;font-size:12px;padding:10px;background:var(--ground);border:1px solid var(--line);border-radius:6px}
 .wide{overflow-x:auto}.rows{font-size:13px;width:auto}.rows td,.rows th{padding:2px 14px 2px 0;white-space:nowrap}
 .stages{width:auto;margin:8px 0 16px}.stages td,.stages th{padding-right:32px}

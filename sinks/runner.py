@@ -165,7 +165,7 @@ class Lineage:
 
     def _is_active(self) -> bool:
         try:
-            return self._query is not None and self._query.isActive
+            return self._failure is None and self._query is not None and self._query.isActive
         except (Py4JError, OSError) as error:  # Java is gone, and with it what the query could say
             raise self._failure or explained(error, "the lineage job") from error
 
@@ -218,8 +218,8 @@ class Lineage:
             try:
                 self._write_records(batch, number)
             except Exception as error:
+                # Raised here it would be told by Spark, in a trace of pages. Nothing more is written, and `wait` ends.
                 self._failure = explained(error, "the lineage job")
-                raise
 
     def _write_records(self, batch: DataFrame, number: int) -> None:
         begun = time.monotonic()

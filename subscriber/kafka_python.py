@@ -10,6 +10,7 @@ from kafka import TopicPartition
 from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
+    InvalidTopicError,
     KafkaError,
     KafkaTimeoutError,
     LogTruncationError,
@@ -45,7 +46,8 @@ _SLICE_S = 0.05
 for their stamps, which take longer and are fetched at once."""
 _MANY_BYTES = 1 << 16
 _UNREADABLE = (CorruptRecordError, UnsupportedCodecError)
-_UNKNOWN_TOPIC = UnknownTopicOrPartitionError.errno
+_ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
+"""Of a topic that is not there, or has a name that none can have: a pub/sub topic's name may be of such a kind."""
 
 
 class KafkaPythonTransport:
@@ -125,7 +127,7 @@ class KafkaPythonTransport:
         """Those of the topics that exist, as kafka-python describes them."""
         found = self._admin.describe_topics(sorted(topics)) if topics else []
         for topic in found:
-            if topic["error_code"] != _UNKNOWN_TOPIC:
+            if topic["error_code"] not in _ABSENT:
                 raise_for_code(topic["error_code"], f"describing topic {topic['name']}")
         return {topic["name"]: topic for topic in found if topic["error_code"] == 0}
 

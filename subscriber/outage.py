@@ -1,9 +1,11 @@
 """How long no broker has answered."""
 
+import logging
 import time
 
 from totalorder.errors import BrokerUnavailable
 
+_LOG = logging.getLogger("totalorder.subscriber")
 _ASK_AFTER_S = 5.0
 
 
@@ -33,12 +35,19 @@ class Outage:
 
     def heard(self) -> None:
         """The broker answered."""
-        self._told_at, self._since = time.monotonic(), None
+        self._told_at = time.monotonic()
+        if self._since is not None:
+            _LOG.warning(
+                "the Kafka broker at %s answers again, after %.0f s", self._servers, self._told_at - self._since
+            )
+            self._since = None
 
     def missed(self, asked_at: float, reason: Exception | None) -> None:
         """What was asked then was not answered. Raises BrokerUnavailable when that was borne for long enough."""
         self._told_at, self._reason = time.monotonic(), reason
-        self._since = asked_at if self._since is None else self._since
+        if self._since is None:
+            self._since = asked_at
+            _LOG.warning("no Kafka broker at %s answers; it is waited for, %.0f s", self._servers, self.left_s)
         self.raise_if_over()
 
     def raise_if_over(self) -> None:

@@ -4,9 +4,11 @@ It carries bytes between a Transport and the machine and keeps times; what may b
 alone. Nothing here runs by itself: `pump` is called by whoever waits for events.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from totalorder.errors import (
     BrokerUnavailable,
@@ -53,6 +55,7 @@ _RECEIPTS_REMEDY = (
     "Check that `totalorder sequence` runs; one of an older release keeps no receipts: update it, or go without by "
     "receipts=False (--no-receipts)"
 )
+_PROMISE_S = 0.1
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
 
@@ -121,8 +124,12 @@ class Session:
         self._holding = False
         self._renew_at: float | None = None
         self._save_at = self._pump_at = 0.0
-        self._ready_g = self._allowed_g = self._handed_g = 0
-        """How far events are ready, may be handed out, and were."""
+        self._allowed_g = self._handed_g = 0
+        """How far events may be handed out, and were."""
+        self._handed = self._handed_before = 0
+        self._promised_at = -math.inf
+        self._ahead = 1
+        """So many events that are ready are promised at a time: what the application takes in `_PROMISE_S`."""
 
     # --- start --------------------------------------------------------------------------------------------------------
 
@@ -372,24 +379,36 @@ class Session:
         if self.ready[0].g > self._allowed_g and not self._promise():
             return None
         event = Event.of(self.ready.popleft())
-        self._handed_g = max(self._handed_g, event.g)
+        self._handed, self._handed_g = self._handed + 1, max(self._handed_g, event.g)
         if event.tag != "lost":
             self._journal.note(event, self.generation)
         return event
 
+    def _suit_pace(self) -> None:
+        """A promise costs some milliseconds, and what it covers is flagged after a crash: so it covers a while."""
+        now = self._clock()
+        took_s, handed = now - self._promised_at, self._handed - self._handed_before
+        self._ahead = max(1, math.ceil(handed * _PROMISE_S / took_s)) if took_s > 0 else 2 * self._ahead
+        self._promised_at, self._handed_before = now, self._handed
+
+    def _next_g(self) -> int:
+        """How far the next events go that are promised together."""
+        return max((deliver.g for deliver in islice(self.ready, self._ahead)), default=0)
+
     def _promise(self) -> bool:
-        """Sees to it that everything ready may be handed out, and that the id is still this process's.
+        """Sees to it that the next events may be handed out, and that the id is still this process's.
 
         First the promise is put on the log, then grants are read to their end. A process that takes over is granted
         first, then looks for promises: so it sees this one, or this process sees its grant, and stops.
         """
         deadline = self._clock() + _TIMED_SEND_S
+        self._suit_pace()
         saved = self._positions.saved
         assert saved is not None, "a position is saved at each grant"
         try:
-            if self._positions.promised < self._ready_g:
+            if self.ready and self.ready[0].g > self._positions.promised:
                 # What is acknowledged meanwhile would need receipts first, and is saved in its own time.
-                self._write_position(saved, self._ready_g, _TIMED_SEND_S)
+                self._write_position(saved, self._next_g(), _TIMED_SEND_S)
             promised = self._positions.promised
             end = self._transport.end_offsets([self._grants], once=True)[self._grants]
             while self._transport.position(self._grants) < end:
@@ -447,7 +466,6 @@ class Session:
         for effect in effects:
             if isinstance(effect, Deliver):
                 self.ready.append(effect)
-                self._ready_g = max(self._ready_g, effect.g)
             elif isinstance(effect, Granted):
                 self._granted(effect)
             elif isinstance(effect, Finished):
@@ -520,7 +538,7 @@ class Session:
         if always or position != self._positions.saved:
             # A position is a promise not to deliver again: without its receipt the delivery would be lost to audits.
             self._journal.send(timeout_s)
-            self._write_position(position, self._ready_g, timeout_s)
+            self._write_position(position, max(self._positions.promised, self._next_g()), timeout_s)
 
     def _save_last(self) -> None:
         """Nothing more is handed out: only what was can come again."""

@@ -128,7 +128,23 @@ def test_a_promise_holds_for_all_who_follow() -> None:
     await_ready(first, 3)
     assert first.poll(60) is not None
     world.subscriber("a")
-    assert everything(world.subscriber("a")) == [("a1", "redelivered"), ("a2", "redelivered"), ("a3", "redelivered")]
+    assert everything(world.subscriber("a")) == [("a1", "redelivered"), ("a2", None), ("a3", None)]
+
+
+def test_a_promise_covers_what_the_application_takes_in_a_tenth_of_a_second() -> None:
+    """Whatever else is ready: what it covers is flagged after a crash."""
+    world = World()
+    transport = world.transport()
+    first = world.subscriber("a", transport=transport, save_interval_s=1_000)
+    publish(world, 200)
+    await_ready(first, 200)
+    transport.sent.clear()
+    for _ in range(150):
+        world.now += 0.01
+        assert first.poll(0) is not None
+    assert 10 <= transport.sent.count("d.positions") <= 30
+    flagged = [value for value, tag in everything(world.subscriber("a")) if tag]
+    assert 150 <= len(flagged) <= 165
 
 
 def test_flagged_is_what_may_have_been_delivered_and_not_what_came_since() -> None:
@@ -252,18 +268,28 @@ def test_a_restart_that_timed_out_leaves_the_subscription_as_it_was() -> None:
 
 
 class Failing(Stalling):
-    """Its request number `at` ends in `error`, after it was written or before."""
+    """Its request number `at` ends in `error`, after it was written or without."""
 
-    def __init__(self, world: World, error: type[BaseException], meanwhile: Callable[[], None], *, at: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        error: type[BaseException],
+        meanwhile: Callable[[], None],
+        *,
+        at: int,
+        written: bool = True,
+    ) -> None:
         super().__init__(world, "d.control", meanwhile)
-        self.error, self.at, self.asked = error, at, 0
+        self.error, self.at, self.written, self.asked = error, at, written, 0
 
     def send(self, partition: Partition, key: bytes | None, value: bytes | None, **rest: Any) -> int:
+        self.asked += partition.topic == "d.control"
+        fails = partition.topic == "d.control" and self.asked == self.at
+        if fails and not self.written:
+            raise self.error("before a request was written")
         offset = super().send(partition, key, value, **rest)
-        if partition.topic == "d.control":
-            self.asked += 1
-            if self.asked == self.at:
-                raise self.error("in the middle of a request")
+        if fails:
+            raise self.error("behind a request")
         return offset
 
 
@@ -277,7 +303,8 @@ def test_a_request_whose_sending_ended_in_an_error_is_taken_back(error: type[Bas
     assert isinstance(last_answer(world), Ended)
 
 
-def test_what_is_taken_back_is_never_the_subscription_of_somebody_else() -> None:
+@pytest.mark.parametrize("written", [True, False])
+def test_what_is_taken_back_is_never_the_subscription_of_somebody_else(written: bool) -> None:
     """Another process got the generation that was asked for; the next request fails."""
     world = World()
     others = []
@@ -288,7 +315,7 @@ def test_what_is_taken_back_is_never_the_subscription_of_somebody_else() -> None
         take(others[0], 1)
 
     with pytest.raises(BrokerUnavailable):
-        world.subscriber("a", transport=Failing(world, BrokerUnavailable, another_begins, at=2))
+        world.subscriber("a", transport=Failing(world, BrokerUnavailable, another_begins, at=2, written=written))
     for _ in range(3):
         world.tick(0)
     publish(world, 3)

@@ -223,6 +223,7 @@ class World:
             process.held_g = 10**9  # killed while it began: what it held cannot be seen
 
     def _end(self, process: Process, why: str) -> None:
+        self._note_held(process)
         process.ended = why
         subscriber, process.subscriber = process.subscriber, None
         assert process.transport is not None
