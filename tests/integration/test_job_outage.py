@@ -1,13 +1,11 @@
 """A broker that freezes under the job: an outage that is borne, however the broker says so, and then named."""
 
-import os
-import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 
 import pytest
+from frozen import frozen
 from pyspark.sql import SparkSession
 from spark_shared import settings_for
 from structlog.testing import capture_logs
@@ -24,17 +22,6 @@ from totalorder.streaming.topics import Topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 BOUND_S = 150.0
-
-
-@contextmanager
-def frozen(broker: LocalBroker) -> Iterator[None]:
-    """The broker stands still: its connections stay open, and nothing is answered."""
-    assert broker.pid is not None
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
 
 
 def test_a_broker_that_freezes_is_borne_and_named(

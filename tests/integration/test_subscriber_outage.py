@@ -1,13 +1,11 @@
 """A broker that goes away under a subscriber: borne for a while, then named."""
 
-import os
 import re
-import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
+from frozen import frozen
 from sim_kafka_sequencer import ThreadSequencer
 from waiting import wait_until
 
@@ -69,12 +67,12 @@ def test_a_frozen_broker_is_borne_and_ends_the_subscriber_at_the_time_set(own: L
         with kafka_clients.producer(servers) as producer:
             producer.send("orders", value=b"1").get(10)
             event = _until(lambda: subscriber.poll(1), 30)
-            with _frozen(own):
+            with frozen(own):
                 subscriber.ack(event)
                 assert subscriber.poll(3) is None
             producer.send("orders", value=b"2").get(30)
         subscriber.ack(_until(lambda: subscriber.poll(1), 30))
-    with _frozen(own):
+    with frozen(own):
         begun = time.monotonic()
         with pytest.raises(BrokerUnavailable) as told:
             _until(lambda: _in_time(subscriber, bearable_s), 3 * bearable_s)
@@ -90,17 +88,6 @@ def _in_time(subscriber: Subscriber, bound_s: float) -> Event | None:
     event = subscriber.poll(1)
     assert time.monotonic() - asked < bound_s
     return event
-
-
-@contextmanager
-def _frozen(broker: LocalBroker) -> Iterator[None]:
-    """A broker that keeps its connections and answers nothing."""
-    assert broker.pid is not None
-    os.kill(broker.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(broker.pid, signal.SIGCONT)
 
 
 def test_names_a_deleted_topic_that_it_must_write_to(
