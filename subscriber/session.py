@@ -153,7 +153,7 @@ class Session:
             self._journal.open(self._partition_of_id(self._names.receipts, _RECEIPTS_REMEDY))
         try:
             self._take_over(self._subscribe(topics, ends))
-            while not self._promise():
+            while not self._still_holds():
                 self._await(f"{self._names.grants} could not be read to its end")
         except (Exception, KeyboardInterrupt, SystemExit):
             self._requests.withdraw(_TIMED_SEND_S)
@@ -401,24 +401,33 @@ class Session:
         First the promise is put on the log, then grants are read to their end. A process that takes over is granted
         first, then looks for promises: so it sees this one, or this process sees its grant, and stops.
         """
-        deadline = self._clock() + _TIMED_SEND_S
         self._suit_pace()
         saved = self._positions.saved
         assert saved is not None, "a position is saved at each grant"
         try:
-            if self.ready and self.ready[0].g > self._positions.promised:
+            if self.ready[0].g > self._positions.promised:
                 # What is acknowledged meanwhile would need receipts first, and is saved in its own time.
                 self._write_position(saved, self._next_g(), _TIMED_SEND_S)
-            promised = self._positions.promised
+        except BrokerUnavailable:
+            # How long an outage is borne, poll decides.
+            return False
+        promised = self._positions.promised
+        if self._still_holds():
+            self._allowed_g = promised
+            return True
+        return False
+
+    def _still_holds(self) -> bool:
+        """Reads grants to their present end, which raises Fenced at another process's; False while Kafka is silent."""
+        deadline = self._clock() + _TIMED_SEND_S
+        try:
             end = self._transport.end_offsets([self._grants], once=True)[self._grants]
             while self._transport.position(self._grants) < end:
                 if self._clock() >= deadline:
                     return False
                 self.pump(_WAIT_S)
         except BrokerUnavailable:
-            # How long an outage is borne, poll decides.
             return False
-        self._allowed_g = promised
         return True
 
     def acknowledge(self, sequence: int) -> None:
