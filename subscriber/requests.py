@@ -97,7 +97,7 @@ class Requests:
                 reason = outcome.reason
                 self._check_rejected(outcome, generation)
             elif outcome is None and self.latest > generation:
-                raise self._fenced()
+                raise self.fenced(self.latest)
             elif isinstance(outcome, Grant) or (outcome is not None and outcome.reason == "unsubscribed"):
                 return generation
             # Else compaction left only the end of a lease of what was granted: nobody has it any more.
@@ -123,9 +123,10 @@ class Requests:
         if rejection.generation + 1 == generation:
             raise Rejected(f"the sequencer refused the request of subscriber id {self._id!r}: {rejection.reason}")
 
-    def _fenced(self) -> Fenced:
+    def fenced(self, generation: int) -> Fenced:
+        """What to tell when another process holds the id, with this generation, before this one began."""
         return Fenced(
-            f"another process took over subscriber id {self._id!r} with generation {self.latest}",
+            f"another process took over subscriber id {self._id!r} with generation {generation}",
             remedy="Give each process an id of its own, or run one process per id",
         )
 

@@ -13,7 +13,6 @@ from itertools import islice
 from totalorder.errors import (
     BrokerUnavailable,
     EventsLost,
-    Fenced,
     SequencerUnavailable,
     SubscriptionEnded,
 )
@@ -102,6 +101,10 @@ class Session:
         """Of this process, 0 before its first grant."""
         self.grant: Grant | None = None
         """The last one of this process."""
+        self.handed = 0
+        """Number of the last delivery that was handed to the application."""
+        self.ending = False
+        """Whether this process has ended the subscription."""
         self.held = False
         """While true no event partition is read, and what waits stays here."""
         self._transport, self._settings, self._nonce, self._clock = transport, settings, nonce, clock
@@ -112,8 +115,6 @@ class Session:
         """Answers that came before there was a machine for this process: those of the id, and the last of all."""
         self._requests = Requests(transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await)
         self._deadline = 0.0
-        self._ending = False
-        """Whether this process has ended the subscription."""
         self._journal = Journal(
             transport, domain=settings.domain, id=settings.id, nonce=nonce, clock=clock, wall_clock=wall_clock
         )
@@ -126,7 +127,7 @@ class Session:
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
         """How far events may be handed out, and were."""
-        self._handed = self._handed_before = 0
+        self._handed_before = 0
         self._promised_at = -math.inf
         self._ahead = 1
         """So many events that are ready are promised at a time: what the application takes in `_PROMISE_S`."""
@@ -171,11 +172,7 @@ class Session:
             saved, promised = self._positions.newest(self._read_through(self._positions.partition))
             self._transport.stop(self._positions.partition)
             if saved is not None and saved.generation > generation:
-                raise Fenced(
-                    f"another process took over subscriber id {self._settings.id!r} with generation "
-                    f"{saved.generation} while this one, of generation {generation}, began",
-                    remedy="Give each process an id of its own, or run one process per id",
-                )
+                raise self._requests.fenced(saved.generation)
         history, self._history = self._history or [], None
         granted = self._never_saved(history)
         self._machine = Delivery(
@@ -248,7 +245,7 @@ class Session:
 
     def change(self, topics: tuple[str, ...]) -> None:
         """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
-        if self._ending or self.finished is not None:
+        if self.ending or self.finished is not None:
             raise self.ended()
         self._deadline = self._clock() + self._settings.start_timeout_s
         generation = self._subscribe(topics, self._stamps_ends())
@@ -261,12 +258,13 @@ class Session:
         """Unsubscribes; with `drain` everything before the end is still delivered, else nothing more."""
         if not drain:
             self.ready.clear()
-        if not self._ending and self.finished is None:
+        if not self.ending and self.finished is None:
             self._deadline = self._clock() + self._settings.start_timeout_s
             self._requests.ask(
                 lambda generation: Unsubscribe(id=self._settings.id, generation=generation, nonce=self._nonce)
             )
-            self._ending, self._renew_at = True, None
+            self._renew_at = None
+        self.ending = True
         if not drain:
             self._machine.drop()
             self.ready.clear()
@@ -295,7 +293,7 @@ class Session:
     def ended(self) -> SubscriptionEnded:
         """Why nothing more comes."""
         at = f" at g {self.finished.g}" if self.finished is not None else ""
-        if self._ending:
+        if self.ending:
             how, remedy = "was unsubscribed by this process", "Make a new Subscriber to subscribe again"
         elif self.finished is not None and self.finished.reason == "expired":
             how = f"expired{at}: nothing renewed its lease of {self._settings.lease_s} s in time"
@@ -379,7 +377,7 @@ class Session:
         if self.ready[0].g > self._allowed_g and not self._promise():
             return None
         event = Event.of(self.ready.popleft())
-        self._handed, self._handed_g = self._handed + 1, max(self._handed_g, event.g)
+        self.handed, self._handed_g = event.sequence, max(self._handed_g, event.g)
         if event.tag != "lost":
             self._journal.note(event, self.generation)
         return event
@@ -387,9 +385,9 @@ class Session:
     def _suit_pace(self) -> None:
         """A promise costs some milliseconds, and what it covers is flagged after a crash: so it covers a while."""
         now = self._clock()
-        took_s, handed = now - self._promised_at, self._handed - self._handed_before
+        took_s, handed = now - self._promised_at, self.handed - self._handed_before
         self._ahead = max(1, math.ceil(handed * _PROMISE_S / took_s)) if took_s > 0 else 2 * self._ahead
-        self._promised_at, self._handed_before = now, self._handed
+        self._promised_at, self._handed_before = now, self.handed
 
     def _next_g(self) -> int:
         """How far the next events go that are promised together."""

@@ -142,8 +142,7 @@ class Subscriber:
             transport, settings, nonce=nonce or secrets.token_hex(12), clock=clock, wall_clock=wall_clock
         )
         self._guard = _Guard()
-        self._handed = 0
-        self._stopped = self._closed = self._own_end = False
+        self._stopped = self._closed = False
         self._domain, self._transport = domain, transport
         self._looked_at: set[str] = set()
         try:
@@ -174,10 +173,7 @@ class Subscriber:
         if not self._session.ready or self._session.held:
             self._check_end()
             return None
-        event = self._session.hand_out()
-        if event is not None:
-            self._handed = event.sequence
-        return event
+        return self._session.hand_out()
 
     def __iter__(self) -> Self:
         return self
@@ -200,7 +196,7 @@ class Subscriber:
                 f"ack() takes an event that poll() or the iterator gave, and not {event!r}",
                 remedy="poll() gives None when nothing came in time: then there is nothing to acknowledge",
             )
-        if event.sequence > self._handed:
+        if event.sequence > self._session.handed:
             raise ValueError(f"event {event.topic} {event.n} was not delivered by this subscriber")
         with self._guard:
             self._session.acknowledge(event.sequence)
@@ -229,7 +225,6 @@ class Subscriber:
     def unsubscribe(self, *, drain: bool = True) -> None:
         """Ends the subscription for good. With `drain` the events before its end can still be taken, else none."""
         self._check()
-        self._own_end = True
         with self._guard:
             self._session.end(drain=drain)
 
@@ -273,7 +268,7 @@ class Subscriber:
         machine = self._session.machine
         held = machine.buffered()
         return Metrics(
-            delivered=self._handed,
+            delivered=self._session.handed,
             unacknowledged=held.unacknowledged - len(self._session.ready),
             ready=len(self._session.ready),
             buffered_events=held.events,
@@ -325,6 +320,6 @@ class Subscriber:
 
     def _check_end(self) -> None:
         finished = self._session.finished
-        if finished is None or (finished.reason == "unsubscribed" and self._own_end):
+        if finished is None or (finished.reason == "unsubscribed" and self._session.ending):
             return
         raise self._session.ended()
