@@ -11,6 +11,7 @@ from typing import Self
 
 from totalorder.errors import StateError
 from totalorder.sequencer.stamps import Source
+from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.store import Store
 
@@ -38,11 +39,12 @@ class CheckpointFacts:
 def read_checkpoint(store: Store, where: str) -> CheckpointFacts:
     """Reads the record and the newest entries of Spark's logs; StateError when one is damaged."""
     text = _text(store, RECORD, where)
+    record = DomainRecord.decode(text, f"{where}/{RECORD}") if text is not None else None
     planned, committed = _newest(store, "offsets"), _newest(store, "commits")
-    _, next_offsets = _planned(store, committed, where, "committed")
-    planned_ms, planned_offsets = _planned(store, planned, where, "planned")
+    _, next_offsets = _planned(store, record, committed, where)
+    planned_ms, planned_offsets = _planned(store, record, planned, where)
     return CheckpointFacts(
-        record=DomainRecord.decode(text, f"{where}/{RECORD}") if text is not None else None,
+        record=record,
         planned=planned,
         committed=committed,
         next_offsets=next_offsets,
@@ -64,22 +66,36 @@ def _newest(store: Store, log: str) -> int:
     return max((int(name) for name in store.names(f"{QUERY}/{log}") if name.isdecimal()), default=-1)
 
 
-def _planned(store: Store, batch: int, where: str, done: str) -> tuple[int, dict[Source, int]]:
-    """Time of a batch and the offsets at its end, from Spark's write-ahead log; 0 and none for batch -1."""
-    if batch < 0:
+def _planned(store: Store, record: DomainRecord | None, batch: int, where: str) -> tuple[int, dict[Source, int]]:
+    """Time of a batch and the offsets at its end, from Spark's write-ahead log; 0 and none for batch -1.
+
+    Without the domain's record the log's numbers name no topics: such a checkpoint is refused for what it is.
+    """
+    if batch < 0 or record is None:
         return 0, {}
     name = f"{QUERY}/offsets/{batch}"
     text = _text(store, name, where)
     try:
         _version, metadata, source, *_ = (text or "").splitlines()
-        offsets = json.loads(source).items()
-        time_ms = int(json.loads(metadata)["batchTimestampMs"])
-        return time_ms, {(topic, int(part)): offset for topic, parts in offsets for part, offset in parts.items()}
-    except (KeyError, TypeError, ValueError, AttributeError):
+        end = BatchEnd.decode(json.loads(source), f"{where}/{name}")
+        return int(json.loads(metadata)["batchTimestampMs"]), offsets_at(record, end)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         state = "missing" if text is None else "damaged"
         raise StateError(
-            f"{where}/{name} is {state}, and batch {batch} was {done}", remedy="Restore the checkpoint from a copy"
+            f"{where}/{name} is {state}, and batch {batch} was planned", remedy="Restore the checkpoint from a copy"
         ) from None
+
+
+def offsets_at(record: DomainRecord, end: BatchEnd) -> dict[Source, int]:
+    """The next offset of every event partition, and of control, at the end of a batch. IndexError for a topic that the
+    record does not have.
+    """
+    topics = record.numbered()
+    return {
+        (topics[number].name, partition): offset
+        for number, offsets in end.ends.items()
+        for partition, offset in enumerate(offsets)
+    }
 
 
 class CheckpointLock:

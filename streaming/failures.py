@@ -40,16 +40,16 @@ class WorkerFailure(Exception):
 
 def is_passing(message: str) -> bool:
     """Whether a query that failed so is worth another try as it is."""
-    ours = _LINE.search(message) or _EVENTS_LOST.search(message) or _DAMAGED.search(message)
-    return ours is None and any(cause.search(message) for cause in (_NO_WORKER, _RETRIABLE))
+    if (ours := _LINE.search(message)) is not None:
+        return isinstance(_ours(ours[1]), BrokerUnavailable)
+    lost = _EVENTS_LOST.search(message) or _DAMAGED.search(message)
+    return lost is None and any(cause.search(message) for cause in (_NO_WORKER, _RETRIABLE))
 
 
 def error_from(message: str) -> Error:
     """The totalorder error behind the message of a query that failed."""
     if (found := _LINE.search(message)) is not None:
-        content = json.loads(found[1])
-        kind: type[Error] = getattr(errors, content["error"], Error)
-        return kind(content["what"], remedy=content["remedy"])
+        return _ours(found[1])
     first = _first_line(message)
     if _EVENTS_LOST.search(message):
         return EventsLost(
@@ -66,6 +66,12 @@ def error_from(message: str) -> Error:
     if _NO_BROKER.search(message):
         return BrokerUnavailable(f"the Kafka brokers stopped answering: {first}", remedy="Start the job again")
     return Error(f"the Spark query failed: {first}", remedy="The log has the whole trace; starting again is safe")
+
+
+def _ours(line: str) -> Error:
+    content = json.loads(line)
+    kind: type[Error] = getattr(errors, content["error"], Error)
+    return kind(content["what"], remedy=content["remedy"])
 
 
 def text_of(error: BaseException) -> str:

@@ -12,11 +12,9 @@ from totalorder.errors import PreflightFailed
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim, is_anothers
-from totalorder.streaming.record import FIXED, DomainRecord
+from totalorder.streaming.record import FIXED, DomainRecord, EventTopic
 from totalorder.streaming.written import Written
 
-MAX_TIMESTAMP_MS = (2**63 - 1) // 1000
-"""Spark counts microseconds in 64 bits: it cannot read a record with a later CreateTime, nor anything behind it."""
 OWN_MAX_BYTES = 16 << 20
 """A grant repeats the names of a subscription several times, so it may be larger than the request was."""
 
@@ -47,7 +45,6 @@ class Facts:
     checkpoint: CheckpointFacts
     written: Written
     claim: FirstClaim | None
-    now_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,36 +144,44 @@ def selected(settings: Settings, facts: Facts) -> tuple[str, ...]:
     return tuple(sorted(name for name in facts.topics if settings.selects(name)))
 
 
-def starts(settings: Settings, facts: Facts) -> dict[Source, int]:
-    """Where a domain that begins now begins: `starting_offsets` made concrete."""
-    found: dict[Source, int] = {}
-    for name in selected(settings, facts):
-        topic = facts.topics[name]
-        offsets = topic.earliest if settings.starting_offsets == "earliest" else topic.latest
-        found |= {(name, partition): offset for partition, offset in offsets.items()}
-    return found
+def fit(settings: Settings, facts: Facts) -> tuple[tuple[str, ...], dict[str, list[str]]]:
+    """The selected topics that are new to the domain: those that may be admitted, and why others may not."""
+    record = facts.checkpoint.record
+    known = record.event_topics if record is not None else frozenset()
+    rules = vet if record is None else vet_new
+    problems = {
+        name: list(rules(name, facts.topics[name])) for name in selected(settings, facts) if name not in known
+    }
+    return tuple(name for name, found in problems.items() if not found), {
+        name: found for name, found in problems.items() if found
+    }
 
 
-def vet(name: str, topic: TopicFacts, now_ms: int) -> Iterator[str]:
-    """Problems of a topic that is read: its settings would lose records or stop Spark."""
+def first_topics(settings: Settings, facts: Facts) -> tuple[EventTopic, ...]:
+    """The topics of a domain that begins now, and where each begins: `starting_offsets` made concrete."""
+    names, _ = fit(settings, facts)
+    return tuple(_first(name, facts.topics[name], settings.starting_offsets) for name in names)
+
+
+def _first(name: str, topic: TopicFacts, starting_offsets: str) -> EventTopic:
+    offsets = topic.earliest if starting_offsets == "earliest" else topic.latest
+    starts = {partition: offset for partition, offset in offsets.items() if offset}
+    return EventTopic(name=name, topic_id=topic.topic_id, starts=starts)
+
+
+def vet(name: str, topic: TopicFacts) -> Iterator[str]:
+    """Problems of a topic that is read: its settings would lose records."""
     policy = topic.configs.get("cleanup.policy", "delete")
     if "compact" in policy:
         yield (
             f"topic {name} has cleanup.policy={policy}: compaction removes records that were counted; "
             "set it to delete, or leave the topic out"
         )
-    if topic.configs.get("message.timestamp.type", "CreateTime") == "CreateTime":
-        after_ms = int(topic.configs.get("message.timestamp.after.max.ms", "0"))
-        if now_ms + after_ms > MAX_TIMESTAMP_MS:
-            yield (
-                f"topic {name} accepts timestamps up to {after_ms} ms in the future: Spark cannot read a record beyond "
-                f"{MAX_TIMESTAMP_MS} ms; set message.timestamp.after.max.ms to 3600000, say"
-            )
 
 
-def vet_new(name: str, topic: TopicFacts, now_ms: int) -> Iterator[str]:
+def vet_new(name: str, topic: TopicFacts) -> Iterator[str]:
     """Problems of a topic that is to be admitted to a domain that has begun: it is read from offset 0."""
-    yield from vet(name, topic, now_ms)
+    yield from vet(name, topic)
     for partition, offset in sorted(topic.earliest.items()):
         if offset > 0:
             yield (
@@ -189,8 +194,14 @@ def _event_topics(settings: Settings, facts: Facts) -> Iterator[str]:
     for name in settings.topics:
         if name not in facts.topics:
             yield f"topic {name} does not exist; create it, or take it out of topics"
-    for name in selected(settings, facts):
-        yield from vet(name, facts.topics[name], facts.now_ms)
+    record = facts.checkpoint.record
+    if record is not None:
+        for name in sorted(record.event_topics & facts.topics.keys()):
+            yield from vet(name, facts.topics[name])
+        return
+    names, unfit = fit(settings, facts)
+    if not names:  # of several, unfit ones are left out
+        yield from (problem for problems in unfit.values() for problem in problems)
 
 
 def _own_topics(settings: Settings, facts: Facts) -> Iterator[str]:
@@ -206,8 +217,6 @@ def _own_topics(settings: Settings, facts: Facts) -> Iterator[str]:
     control = facts.topics.get(settings.own_topics.control)
     if control is not None:
         yield from _keeps_for_ever(settings.own_topics.control, control)
-        if control.configs.get("message.timestamp.type") != "LogAppendTime":
-            yield from vet(settings.own_topics.control, control, facts.now_ms)
 
 
 def _keeps_for_ever(name: str, topic: TopicFacts) -> Iterator[str]:
@@ -250,9 +259,6 @@ def _later_start(settings: Settings, facts: Facts, record: DomainRecord) -> Iter
     yield from _recorded_topics(settings, facts, record)
     yield from _offsets(settings, facts, record)
     yield from _behind(settings, facts, record)
-    admitted = record.event_topics(settings.own_topics.own())
-    for name in sorted(set(selected(settings, facts)) - admitted):
-        yield from (text for text in vet_new(name, facts.topics[name], facts.now_ms) if "is new" in text)
 
 
 def _recorded_topics(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
@@ -273,7 +279,7 @@ def _recorded_topics(settings: Settings, facts: Facts, record: DomainRecord) -> 
 
 def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
     """Records that are still to be read must be there, and those that were read must have been."""
-    read = record.event_topics(settings.own_topics.own()) | {settings.own_topics.control}
+    read = record.event_topics | {settings.own_topics.control}
     for name in sorted(read & facts.topics.keys()):
         topic = facts.topics[name]
         if topic.topic_id != record.topic_ids.get(name):

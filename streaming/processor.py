@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle, ValueState
 from pyspark.sql.types import (
@@ -36,15 +34,17 @@ from totalorder.sequencer.state import (
     encode_cold,
     encode_hot,
 )
+from totalorder.streaming.cut.batches import to_batch
+from totalorder.streaming.cut.chunk import CHUNK, decode
 from totalorder.streaming.failures import WorkerFailure
 from totalorder.streaming.written import Tail, require_agreement, require_reached
 
 MAX_NAMED_UNROUTABLE = 20
 """Coordinates of one batch's unroutable events that are logged; all of them are counted."""
-Ints = npt.NDArray[np.int64]
-
 FIGURES = "figures"
 """Column beside the record: the figures of the batch as JSON in one row of shard 0, empty in all others."""
+TIME = "time_ms"
+"""Column beside each chunk: the batch's own time."""
 
 _STATE = StructType([StructField("bytes", BinaryType())])
 _DIGEST_BYTES = 16
@@ -96,7 +96,7 @@ class ShardProcessor(StatefulProcessor):
         rows: Iterator[Any],
         timerValues: Any,  # noqa: ARG002, N803
     ) -> Iterator[pd.DataFrame]:
-        """One micro-batch of one shard; the rows come in any order and any number of frames."""
+        """One micro-batch of one shard; the chunks come in any order and any number of frames."""
         try:
             yield self._step(int(key[0]), rows)
         except Error as error:
@@ -106,7 +106,7 @@ class ShardProcessor(StatefulProcessor):
         shard, parts = self._plan.shard_of[key], Parts(self._value, self._client, key)
         config = replace(self._plan.config, shard=shard)
         state = self._load(config, parts)
-        batch = to_batch(rows, self._topics.control)
+        batch = received(rows, config, self._topics.control)
         after, effects = step(state, batch, self._plan.starts)
         if after is state:  # the batch held claims alone, and is none
             return pd.DataFrame(columns=OUTPUT.names)
@@ -222,45 +222,11 @@ def _missing(name: str) -> StateError:
     )
 
 
-def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
-    """The engine's batch from the frames of `source.project`, in however many pieces they come."""
-    parts = list(frames)
-    rows = parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
-    kafka_codes, kafka_topics = pd.factorize(rows["kafka_topic"])
-    kafka_topic = kafka_codes.astype(np.int64)
-    control_code = {name: code for code, name in enumerate(kafka_topics)}.get(control_topic, -1)
-    is_control = kafka_topic == control_code
-    if "topic" in rows:
-        topic, names = _without(*_coded(rows["topic"].tolist()), "")
-    else:
-        topic, names = _without(kafka_topic, list(kafka_topics), control_topic)
-    values = rows["control"].to_numpy(object)
-    return Batch(
-        time_ms=int(rows["time_ms"].iloc[0]),
-        kafka_topics=tuple(kafka_topics),
-        topics=tuple(names),
-        kafka_topic=kafka_topic,
-        partition=rows["partition"].to_numpy(np.int64),
-        offset=rows["offset"].to_numpy(np.int64),
-        timestamp_ms=rows["timestamp_ms"].to_numpy(np.int64),
-        topic=np.where(is_control, -1, topic),
-        crc=rows["crc"].to_numpy(np.int64),
-        control={row: bytes(values[row]) for row in np.flatnonzero(is_control).tolist()},
-    )
-
-
-def _coded(values: Iterable[str]) -> tuple[Ints, list[str]]:
-    """Codes and names. pandas' factorize takes names for one that differ behind a NUL only, as keys may."""
-    table: dict[str, int] = {}
-    codes = np.array([table.setdefault(value, len(table)) for value in values], dtype=np.int64)
-    return codes, list(table)
-
-
-def _without(codes: Ints, names: list[str], dropped: str) -> tuple[Ints, list[str]]:
-    """Codes and names with one name taken out of the table; its rows get -1."""
-    kept = [name for name in names if name != dropped]
-    place = {name: code for code, name in enumerate(kept)}
-    return np.array([place.get(name, -1) for name in names], dtype=np.int64)[codes], kept
+def received(frames: Iterable[pd.DataFrame], config: EngineConfig, control_topic: str) -> Batch:
+    """The engine's batch from the frames of chunks, in however many pieces they come."""
+    rows = [row for frame in frames for row in zip(frame[CHUNK], frame[TIME], strict=True)]
+    chunks = [decode(bytes(value)) for value, _ in rows]
+    return to_batch(chunks, time_ms=int(rows[0][1]), control_topic=control_topic, topic_by=config.topic_by)
 
 
 def to_records(effects: Effects, topics: DomainTopics) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from pyspark.sql import (
+    Column,
     DataFrame,
     SparkSession,
     functions as F,  # noqa: N812
@@ -10,15 +11,19 @@ from pyspark.sql import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
-from totalorder.sequencer.stamps import Source
-from totalorder.streaming import session, source
+from totalorder.streaming import session
+from totalorder.streaming.cut import datasource
+from totalorder.streaming.cut.source_settings import SourceSettings
+from totalorder.streaming.handover import Handover
 from totalorder.streaming.preflight import OWN_MAX_BYTES
-from totalorder.streaming.processor import FIGURES, OUTPUT, ShardPlan, ShardProcessor
+from totalorder.streaming.processor import FIGURES, OUTPUT, TIME, ShardPlan, ShardProcessor
 from totalorder.streaming.progress import OBSERVED
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.shards import shard_keys
 from totalorder.streaming.warmup import warm
 from totalorder.streaming.written import Tail
+
+SHARD_KEY = "shard_key"
 
 
 def start_query(
@@ -26,17 +31,15 @@ def start_query(
     settings: Settings,
     record: DomainRecord,
     *,
-    topics: Iterable[str],
-    starts: Mapping[Source, int],
+    handover: Handover,
     tails: Mapping[int, Tail],
     checkpoint: str,
 ) -> StreamingQuery:
-    """Starts the query over the event topics and control; `starts` counts only for a checkpoint without a batch."""
+    """Starts the query over control and the event topics that the record names, and is told of later."""
     session.apply(spark, session.query_conf(settings))
     warm(spark)
-    read = [*topics, settings.own_topics.control]
-    records = source.read(spark, source.reader_options(settings, read, starts))
-    stamped_records = sequence(records, settings, record, tails)
+    chunks = datasource.read(spark, SourceSettings.of(settings, str(handover.folder)))
+    stamped_records = sequence(chunks, settings, record, tails)
     return (  # the sink takes the columns that it knows, and leaves the figures
         stamped_records.observe(OBSERVED, F.max(FIGURES).alias(FIGURES))
         .writeStream.format("kafka")
@@ -48,8 +51,8 @@ def start_query(
     )
 
 
-def sequence(records: DataFrame, settings: Settings, record: DomainRecord, tails: Mapping[int, Tail]) -> DataFrame:
-    """Kafka records in, `processor.OUTPUT` out."""
+def sequence(chunks: DataFrame, settings: Settings, record: DomainRecord, tails: Mapping[int, Tail]) -> DataFrame:
+    """Chunks of Kafka records in, `processor.OUTPUT` out."""
     keys = shard_keys(settings.shards)
     plan = ShardPlan(
         config=record.engine_config(),
@@ -58,10 +61,25 @@ def sequence(records: DataFrame, settings: Settings, record: DomainRecord, tails
         tails=tails,
         fail_unroutable=settings.unroutable == "fail",
     )
-    if settings.shards == 1:  # one partition needs no shuffle: the stateful task reads for itself, and projects once
-        records = records.coalesce(1)
-    rows = source.to_shards(source.project(records, settings), keys)
-    return rows.groupBy(source.SHARD_KEY).transformWithStateInPandas(ShardProcessor(plan), OUTPUT, "update", "none")
+    if settings.shards == settings.reading_tasks == 1:  # one partition needs no shuffle: reading and stamping, one task
+        chunks = chunks.coalesce(1)
+    rows = to_shards(chunks.withColumn(TIME, batch_time_ms()), keys)
+    return rows.groupBy(SHARD_KEY).transformWithStateInPandas(ShardProcessor(plan), OUTPUT, "update", "none")
+
+
+def batch_time_ms() -> Column:
+    """The batch's own time: from the write-ahead log, and the same when the batch runs again.
+
+    Spark writes it into each batch's code as a constant, which would then be compiled for each batch. The function
+    around it is interpreted, so that the code stays the same.
+    """
+    return F.unix_millis(F.get(F.transform(F.array(F.current_timestamp()), lambda time: time), F.lit(0)))
+
+
+def to_shards(rows: DataFrame, keys: Iterable[int]) -> DataFrame:
+    """Every row once for each shard, since every shard keeps all counters."""
+    first, *others = (F.lit(key) for key in keys)
+    return rows.withColumn(SHARD_KEY, F.explode(F.array(first, *others)) if others else first)
 
 
 def sink_options(settings: Settings) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""What a domain is, as written beside its checkpoint when it began: fixed settings, starts, and the topics' ids."""
+"""What a domain is, as written beside its checkpoint when it began: fixed settings, and every topic that it reads."""
 
 import json
 import secrets
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from totalorder.config import Settings
@@ -11,48 +11,86 @@ from totalorder.errors import StateError
 from totalorder.sequencer.engine import EngineConfig
 from totalorder.sequencer.stamps import Source
 
-VERSION = 3
+VERSION = 4
 FIRST_INCARNATION = 1
+CONTROL = 0
+"""The number of the control topic; event topics count from 1."""
 FIXED = ("domain", "stamps_partitions", "shards", "min_subscriptions", "topic_by", "keyframe_every")
 """Settings that the checkpoint fixes."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class EventTopic:
+    """A Kafka topic whose events the domain orders: its name, Kafka's id of it, and the offset at which each partition
+    begins that does not begin at 0.
+    """
+
+    name: str
+    topic_id: str
+    starts: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class DomainRecord:
-    """`identity` is the checkpoint's random name; `starts` holds the first offset of each event partition that existed
-    when the domain began, and never changes; `topic_ids` holds Kafka's UUID of every topic, events' and own. `claim` is
-    the offset on control of the claim that gave the domain to this checkpoint; None as long as that is not known.
+    """`identity` is the checkpoint's random name; `own_ids` holds Kafka's UUID of each of the domain's own topics;
+    `topics` are the event topics in the order in which they were admitted, of which none is ever taken out: Spark's log
+    names them by their numbers, 1, 2, 3 …. `orders` are the lists of topics that have decided ties, the present one
+    last. `claim` is the offset on control of the claim that gave the domain to this checkpoint; None as long as that is
+    not known.
     """
 
     identity: str
     incarnation: int
     fixed: Mapping[str, Any]
-    starts: Mapping[Source, int]
-    topic_ids: Mapping[str, str]
+    own_ids: Mapping[str, str]
+    topics: tuple[EventTopic, ...]
+    orders: tuple[tuple[str, ...], ...]
     claim: int | None = None
 
     @classmethod
-    def begin(cls, settings: Settings, *, starts: Mapping[Source, int], topic_ids: Mapping[str, str]) -> Self:
+    def begin(cls, settings: Settings, *, topics: Iterable[EventTopic], own_ids: Mapping[str, str]) -> Self:
         """The record of a domain that begins now."""
         return cls(
             identity=secrets.token_hex(16),
             incarnation=FIRST_INCARNATION,
             fixed={name: getattr(settings, name) for name in FIXED},
-            starts=dict(starts),
-            topic_ids=dict(topic_ids),
+            own_ids=dict(own_ids),
+            topics=tuple(topics),
+            orders=(settings.topic_order,),
         )
 
     def admitting(self, topic_ids: Mapping[str, str]) -> Self:
-        """The same with more event topics; those are read from offset 0."""
-        return replace(self, topic_ids={**self.topic_ids, **topic_ids})
+        """The same with more event topics, by name; those are read from offset 0."""
+        more = (EventTopic(name=name, topic_id=topic_id) for name, topic_id in sorted(topic_ids.items()))
+        return replace(self, topics=(*self.topics, *more))
+
+    def ordering(self, topic_order: tuple[str, ...]) -> Self:
+        """The same where from now on this list of topics decides ties."""
+        return self if self.orders[-1] == topic_order else replace(self, orders=(*self.orders, topic_order))
 
     def engine_config(self) -> EngineConfig:
         """The engine's configuration, for shard 0."""
         return EngineConfig(identity=self.identity, incarnation=self.incarnation, shard=0, **self.fixed)
 
-    def event_topics(self, own: Iterable[str]) -> frozenset[str]:
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """Kafka's id of every topic that the domain has, its own and the events', by name."""
+        return {**self.own_ids, **{topic.name: topic.topic_id for topic in self.topics}}
+
+    @property
+    def event_topics(self) -> frozenset[str]:
         """Names of the event topics that were admitted so far."""
-        return frozenset(self.topic_ids) - frozenset(own)
+        return frozenset(topic.name for topic in self.topics)
+
+    @property
+    def starts(self) -> dict[Source, int]:
+        """The first offset of the event partitions that do not begin at 0."""
+        return {(topic.name, part): offset for topic in self.topics for part, offset in topic.starts.items()}
+
+    def numbered(self) -> tuple[EventTopic, ...]:
+        """All topics that are read, by number: control first."""
+        control = str(self.fixed["domain"]) + ".control"
+        return EventTopic(name=control, topic_id=self.own_ids.get(control, "")), *self.topics
 
     def encode(self) -> str:
         """JSON."""
@@ -61,11 +99,12 @@ class DomainRecord:
             "identity": self.identity,
             "incarnation": self.incarnation,
             "fixed": dict(self.fixed),
-            "starts": sorted([*source, offset] for source, offset in self.starts.items()),
-            "topic_ids": dict(sorted(self.topic_ids.items())),
+            "own_ids": dict(sorted(self.own_ids.items())),
+            "topics": [[topic.name, topic.topic_id, sorted(topic.starts.items())] for topic in self.topics],
+            "orders": self.orders,
             "claim": self.claim,
         }
-        return json.dumps(content, indent=2) + "\n"
+        return json.dumps(content, indent=1) + "\n"
 
     @classmethod
     def decode(cls, text: str, where: str) -> Self:
@@ -75,12 +114,13 @@ class DomainRecord:
             version = content["version"]
             if version == VERSION:
                 return cls(
-                    identity=content["identity"],
-                    incarnation=content["incarnation"],
+                    identity=str(content["identity"]),
+                    incarnation=int(content["incarnation"]),
                     fixed={name: content["fixed"][name] for name in FIXED},
-                    starts={(str(topic), int(part)): int(offset) for topic, part, offset in content["starts"]},
-                    topic_ids={str(name): str(topic_id) for name, topic_id in content["topic_ids"].items()},
-                    claim=None if content.get("claim") is None else int(content["claim"]),
+                    own_ids={str(name): str(topic_id) for name, topic_id in content["own_ids"].items()},
+                    topics=tuple(_topic(*topic) for topic in content["topics"]),
+                    orders=tuple(tuple(str(name) for name in order) for order in content["orders"]),
+                    claim=None if content["claim"] is None else int(content["claim"]),
                 )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(
@@ -90,3 +130,9 @@ class DomainRecord:
             f"{where} has version {version!r}; this program reads version {VERSION}",
             remedy="Run the release that wrote it, or one whose CHANGELOG says that it converts this version",
         )
+
+
+def _topic(name: str, topic_id: str, starts: Iterable[tuple[int, int]]) -> EventTopic:
+    return EventTopic(
+        name=str(name), topic_id=str(topic_id), starts={int(part): int(offset) for part, offset in starts}
+    )

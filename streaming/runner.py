@@ -24,6 +24,7 @@ from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
 from totalorder.streaming.failures import error_from, is_passing, is_told, text_of
 from totalorder.streaming.gear import Gear
+from totalorder.streaming.handover import Handover
 from totalorder.streaming.patience import BrokerWatch, Patience, borne
 from totalorder.streaming.preflight import Facts
 from totalorder.streaming.progress import ProgressReader
@@ -32,7 +33,7 @@ from totalorder.streaming.record import FIRST_INCARNATION, DomainRecord
 from totalorder.streaming.session import prepare, start_session, stop_session
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
 from totalorder.streaming.topics import Topics
-from totalorder.streaming.warmup import await_worker, is_first_trigger_over
+from totalorder.streaming.warmup import await_worker
 from totalorder.streaming.written import Tail, read_written
 
 READY = "sequencer ready"
@@ -77,6 +78,7 @@ class Sequencer:
         self._failure: Error | None = None
         self._lock: CheckpointLock | None = None
         self._topics: Topics | None = None
+        self._handover: Handover | None = None
         self._query: StreamingQuery | None = None
         self._progress: ProgressReader | None = None
         self._gear: Gear | None = None
@@ -153,7 +155,7 @@ class Sequencer:
             self._session()
         self._topics = Topics(settings)
         self._store = self._make_store()
-        self._record, self._starts, self._tails = borne(
+        self._record, self._tails = borne(
             partial(self._preflight, self._topics), settings.broker_timeout_s, self._stopping
         )
 
@@ -167,29 +169,22 @@ class Sequencer:
             self._spark = start_session(self.settings, inherited_fd=self._lock.fd if self._lock else None)
         return self._spark
 
-    def _preflight(self, topics: Topics) -> tuple[DomainRecord, dict[Source, int], Mapping[int, Tail]]:
-        """Vets, creates the domain's topics and writes its record; returns it, the offsets to begin at, and the ends
-        of stamps.
-        """
+    def _preflight(self, topics: Topics) -> tuple[DomainRecord, Mapping[int, Tail]]:
+        """Vets, creates the domain's topics and writes its record; returns it, and the ends of stamps."""
         settings = self.settings
         checkpoint = read_checkpoint(self._store, settings.checkpoint_dir)
         record, facts = checkpoint.record, self._vetted_facts(topics, checkpoint)
         if record is None:
             facts = self._with_own_topics(topics, facts)
-        found, events = facts.topics, preflight.selected(settings, facts)
+        fit, unfit = preflight.fit(settings, facts)
+        self._say_unfit({name: (facts.topics[name].topic_id, problems) for name, problems in unfit.items()})
         if record is None:
             record = self._begin_domain(facts)
         else:
             record = self._claimed(record, facts)
             topics.create(own for own in preflight.missing_own(settings, facts) if own.name not in record.topic_ids)
-            new = {name: found[name].topic_id for name in events if name not in record.topic_ids}
-            record = self._admit(record, new)
-        begun = {
-            (name, partition): record.starts.get((name, partition), 0)
-            for name in events
-            for partition in found[name].latest
-        }
-        return record, begun | {(settings.own_topics.control, 0): 0}, facts.written.tails
+            record = self._admit(record, {name: facts.topics[name].topic_id for name in fit})
+        return record, facts.written.tails
 
     def _vetted_facts(self, topics: Topics, checkpoint: CheckpointFacts) -> Facts:
         """What there is now; PreflightFailed where the job may not run on it."""
@@ -204,7 +199,6 @@ class Sequencer:
             checkpoint=checkpoint,
             written=read_written(settings, {name: len(topic.latest) for name, topic in found.items()}),
             claim=claim,
-            now_ms=time.time_ns() // 1_000_000,
         )
         preflight.check(settings, facts)
         return facts
@@ -223,9 +217,9 @@ class Sequencer:
     def _begin_domain(self, facts: Facts) -> DomainRecord:
         settings = self.settings
         # The job never reads receipts, so another topic of that name is as good; a missing one is made at each start.
-        known = settings.own_topics.own() - {settings.own_topics.receipts} | set(preflight.selected(settings, facts))
+        known = settings.own_topics.own() - {settings.own_topics.receipts}
         ids = {name: topic.topic_id for name, topic in facts.topics.items() if name in known}
-        record = DomainRecord.begin(settings, starts=preflight.starts(settings, facts), topic_ids=ids)
+        record = DomainRecord.begin(settings, topics=preflight.first_topics(settings, facts), own_ids=ids)
         try:
             claimed = self._claimed(record, facts)
         except PreflightFailed:
@@ -249,18 +243,25 @@ class Sequencer:
         return record
 
     def _admit(self, record: DomainRecord, new: dict[str, str]) -> DomainRecord:
+        """The record with these topics, and with the present list of those that decide ties; written if it changed."""
+        admitted = record.admitting(new).ordering(self.settings.topic_order)
+        if admitted != record:
+            self._store.write(RECORD, admitted.encode())
         if new:
-            record = record.admitting(new)
-            self._store.write(RECORD, record.encode())
             self._log.info("topics admitted", topics=sorted(new))
-        return record
+        return admitted
 
-    def _event_topics(self) -> list[str]:
-        return sorted(self._record.event_topics(self.settings.own_topics.own()))
+    def _say_unfit(self, topics: Mapping[str, tuple[str, list[str]]]) -> None:
+        """Names each topic that may not be admitted once, with its problems; `topics` has its id by name."""
+        for name, (topic_id, problems) in topics.items():
+            if topic_id not in self._refused:
+                self._refused.add(topic_id)
+                self._log.error("topic refused", topic=name, problems=problems)
 
     def _begin_query(self) -> None:
         """Starts the query and waits until it is ready; after a request to stop it does neither."""
         self._query, self._ready = None, False
+        self._remove_handover()
         try:
             if not self._stopping.is_set():
                 self._start_query(self._session())
@@ -272,12 +273,13 @@ class Sequencer:
     def _start_query(self, spark: SparkSession) -> None:
         if self._stopping.is_set():
             return
+        self._handover = Handover.make()
+        self._handover.tell(self._record)
         self._query = start_query(
             spark,
             self.settings,
             self._record,
-            topics=self._event_topics(),
-            starts=self._starts,
+            handover=self._handover,
             tails=self._tails,
             checkpoint=self._query_checkpoint(),
         )
@@ -301,11 +303,17 @@ class Sequencer:
 
         Of a new domain the first trigger is an empty batch, which also warms Spark up.
         """
-        if not self._ready and query.isActive and is_first_trigger_over(query):
+        if not self._ready and query.isActive and self._is_first_trigger_over(query):
             await_worker(self._session(), query)
             self._ready = True
-            self._log.info(READY, topics=self._event_topics(), checkpoint=self.settings.checkpoint_dir)
+            topics = sorted(self._record.event_topics)
+            self._log.info(READY, topics=topics, checkpoint=self.settings.checkpoint_dir)
         return self._ready
+
+    def _is_first_trigger_over(self, query: StreamingQuery) -> bool:
+        """Whether it came to its end, with or without a batch."""
+        assert self._handover is not None
+        return query.lastProgress is not None or self._handover.is_first_trigger_over
 
     # --- while it runs ------------------------------------------------------------------------------------------------
 
@@ -366,13 +374,12 @@ class Sequencer:
         new = {
             name: topic_id
             for name, topic_id in self._topics.selected_ids().items()
-            if name not in self._record.topic_ids and topic_id not in self._refused
+            if name not in self._record.event_topics and topic_id not in self._refused
         }
         admitted = self._vetted(self._topics, new)
-        if admitted and not self._stopping.is_set():
-            self._stop_query()
+        if admitted and self._handover is not None:
             self._record = self._admit(self._record, admitted)
-            self._begin_query()
+            self._handover.tell(self._record)
 
     def _raise_if_topics_changed(self) -> None:
         assert self._topics is not None
@@ -387,16 +394,10 @@ class Sequencer:
 
     def _vetted(self, topics: Topics, new: dict[str, str]) -> dict[str, str]:
         """Those of the new topics that may be admitted; the others are named once, and the job runs on without them."""
-        vetted: dict[str, str] = {}
-        for name, facts in (topics.facts(new) if new else {}).items():
-            problems = list(preflight.vet_new(name, facts, time.time_ns() // 1_000_000))
-            if problems:
-                self._refused.add(facts.topic_id)
-                self._log.error("topic refused", topic=name, problems=problems)
-            else:
-                vetted[name] = facts.topic_id
-                self._starts |= {(name, partition): 0 for partition in facts.latest}
-        return vetted
+        found = topics.facts(new) if new else {}
+        problems = {name: (facts.topic_id, list(preflight.vet_new(name, facts))) for name, facts in found.items()}
+        self._say_unfit({name: (topic_id, texts) for name, (topic_id, texts) in problems.items() if texts})
+        return {name: topic_id for name, (topic_id, texts) in problems.items() if not texts}
 
     def _fail(self, error: Error) -> None:
         if not self._stopping.is_set():
@@ -438,9 +439,15 @@ class Sequencer:
         query.stop()
         self._query = None
         self._report()
+        self._remove_handover()
+
+    def _remove_handover(self) -> None:
+        if self._handover is not None:
+            self._handover.remove()
+            self._handover = None
 
     def _release(self) -> None:
-        for step in (self._stop_query, self._batches.say, self._stop_spark, self._close_topics, self._unlock):
+        for step in (self._stop_query, self._remove_handover, self._batches.say, self._stop_spark, self._close_topics, self._unlock):
             self._attempt(step)
         with contextlib.suppress(OSError):  # the pipe for the log may be gone with spark-submit's Java
             self._log.info("sequencer stopped", batches=self.processed.batches, g=self.processed.g)

@@ -246,8 +246,6 @@ def static_conf(settings: Settings) -> dict[str, str]:
 def _own_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.app.name": f"totalorder {settings.domain}",
-        # One consumer stays open for each Kafka partition; the default of 64 makes more of them thrash.
-        "spark.kafka.consumer.cache.capacity": "4096",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.streaming.numRecentProgressUpdates": str(KEPT),
@@ -281,6 +279,8 @@ def query_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # The source itself waits for what comes.
+        "spark.sql.streaming.pollingDelay": "1ms",
         "spark.sql.streaming.stopTimeout": str(STOP_TIMEOUT_MS),
         "spark.sql.session.timeZone": "UTC",
         # Whole stages would be generated, and compiled, anew for each batch.

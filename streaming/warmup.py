@@ -31,11 +31,6 @@ def is_kept() -> bool:
     return all(file is not None and bool(file._load_index()) for file in files)
 
 
-def is_first_trigger_over(query: StreamingQuery) -> bool:
-    """Whether it came to its end, with or without a batch."""
-    return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
-
-
 def await_worker(spark: SparkSession, query: StreamingQuery) -> None:
     """Returns when the Python process that each query begins with has answered; raises what Spark does of one that
     has not within Spark's own 10 s.

@@ -103,6 +103,8 @@ class Settings(BaseSettings):
     """Regular expression that the whole name of an event topic matches; new topics that match are admitted."""
     topic_by: str = "topic"
     """What names an event's pub/sub topic: "topic" (the Kafka topic), "key" or "header:NAME"."""
+    topic_order: Annotated[tuple[str, ...], NoDecode] = ()
+    """Event topics of which the earlier one comes first where looks and record times leave it open."""
     checkpoint_dir: str
     """Where the job's state lives: a local directory (locked while the job runs) or a Hadoop URI."""
     min_subscriptions: int = Field(default=1, ge=1, le=2)
@@ -116,7 +118,16 @@ class Settings(BaseSettings):
     """Where a new domain begins; later starts go on where the last one stopped."""
     unroutable: Literal["skip", "fail"] = "skip"
     """What to do about an event whose pub/sub topic cannot be told: log and count it, or stop."""
-    max_events_per_batch: int = Field(default=100_000, ge=1)
+    max_events_per_batch: int = Field(default=100_000, ge=1, le=10_000_000)
+    reading_tasks: int = Field(default=1, ge=1, le=256)
+    """How many tasks read a large batch from Kafka; with more than one, a shuffle follows them."""
+    look_ms: float = Field(default=5.0, ge=1, le=10_000)
+    """How often, at most, the ends of all partitions are looked at; what one look sees and the one before did not is
+    a slice of the order. Looks are fewer where they would take too much of a core, and in an idle domain."""
+    look_warn_ms: float = Field(default=250.0, gt=0)
+    """A longer look, with the pause before it, is told in the log."""
+    look_patience_ms: float = Field(default=10_000.0, ge=0, le=600_000)
+    """How long looks wait for a broker that does not answer before its partitions are left out of them."""
     topic_poll_s: float = Field(default=5.0, gt=0, le=86_400)
     """How often topics are looked at: new ones that match, and recreated ones."""
     broker_timeout_s: float = Field(default=15.0, gt=0, le=3_600)
@@ -134,13 +145,13 @@ class Settings(BaseSettings):
     spark: dict[str, str] = {}
     """Passed to Spark, such as `spark.driver.memory`."""
 
-    @field_validator("topics", mode="before")
+    @field_validator("topics", "topic_order", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
         """An environment variable or a flag gives one text with commas."""
         return tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
 
-    @field_validator("topics")
+    @field_validator("topics", "topic_order")
     @classmethod
     def _topic_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
@@ -197,6 +208,8 @@ class Settings(BaseSettings):
             raise ValueError("give either topics or topic_pattern, and not both")
         if mine := sorted(own.intersection(self.topics)):
             raise ValueError(f"topics: {mine[0]} is the domain's own topic and cannot be an event topic")
+        if unknown := [name for name in self.topic_order if not self.selects(name)]:
+            raise ValueError(f"topic_order: {unknown[0]} is none of the event topics")
         if self.shards > self.stamps_partitions:
             raise ValueError(f"shards ({self.shards}) cannot be more than stamps_partitions ({self.stamps_partitions})")
         return self

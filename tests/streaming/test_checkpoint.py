@@ -12,12 +12,14 @@ from pyspark.sql import SparkSession
 from totalorder.config import make_settings
 from totalorder.errors import StateError
 from totalorder.streaming.checkpoint import CheckpointLock, read_checkpoint
-from totalorder.streaming.record import DomainRecord
+from totalorder.streaming.cut.offset import BatchEnd
+from totalorder.streaming.record import DomainRecord, EventTopic
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
 
 SETTINGS = make_settings(domain="d", topics=("a",), checkpoint_dir="x")
 TIMED = '{"batchTimestampMs": 1}'
-RECORD = DomainRecord.begin(SETTINGS, starts={("a", 0): 3}, topic_ids={"a": "id-a", "d.stamps": "id-s"})
+A = EventTopic(name="a", topic_id="id-a", starts={0: 3})
+RECORD = DomainRecord.begin(SETTINGS, topics=[A], own_ids={"d.stamps": "id-s"})
 
 
 @pytest.fixture(params=["local", "hadoop"])
@@ -36,17 +38,18 @@ def log(root: Path, name: str, batch: int, *lines: str) -> None:
 
 def test_a_record_comes_back_as_it_was() -> None:
     assert DomainRecord.decode(RECORD.encode(), "here") == RECORD
-    admitted = RECORD.admitting({"b": "id-b"})
-    assert admitted.event_topics(SETTINGS.own_topics.own()) == {"a", "b"}
-    assert admitted.starts == RECORD.starts
-    claimed = replace(RECORD, claim=7)
+    admitted = RECORD.admitting({"c": "id-c", "b": "id-b"}).ordering(("b",)).ordering(("b",))
+    assert admitted.event_topics == {"a", "b", "c"}
+    assert admitted.starts == RECORD.starts == {("a", 0): 3}
+    assert [topic.name for topic in admitted.numbered()] == ["d.control", "a", "b", "c"]
+    assert admitted.topic_ids == {"a": "id-a", "b": "id-b", "c": "id-c", "d.stamps": "id-s"}
+    assert admitted.orders == ((), ("b",))
+    claimed = replace(admitted, claim=7)
     assert DomainRecord.decode(claimed.encode(), "here") == claimed
-    older = {name: value for name, value in json.loads(RECORD.encode()).items() if name != "claim"}
-    assert DomainRecord.decode(json.dumps(older), "here") == RECORD
 
 
 def test_two_checkpoints_never_have_one_identity() -> None:
-    assert RECORD.identity != DomainRecord.begin(SETTINGS, starts={}, topic_ids={}).identity
+    assert RECORD.identity != DomainRecord.begin(SETTINGS, topics=[], own_ids={}).identity
 
 
 def with_field(**fields: object) -> str:
@@ -56,13 +59,15 @@ def with_field(**fields: object) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", '{"version": 3}', '{"version": 3, "identity": 3}'),
+        *("", "{", "[]", '{"version": 4}', '{"version": 4, "identity": 3}'),
         *(
             with_field(claim="first"),
             with_field(claim=[]),
-            with_field(topic_ids=None),
-            with_field(topic_ids=["a"]),
-            with_field(starts=[["a", 0, "first"]]),
+            with_field(own_ids=None),
+            with_field(own_ids=["a"]),
+            with_field(topics=[["a", "id"]]),
+            with_field(topics=[["a", "id", [[0, "first"]]]]),
+            with_field(orders=7),
         ),
     ],
 )
@@ -87,6 +92,11 @@ def test_a_record_of_another_version_is_refused() -> None:
         DomainRecord.decode(json.dumps(content), "here")
 
 
+def planned(offset: int, topic: int = 1) -> str:
+    """What Spark's log has of a batch that ends at this offset of the first partition of topic a."""
+    return json.dumps(BatchEnd(cut=3, order=0, ends={0: (2,), topic: (offset, 7)}, looks=()).encode())
+
+
 def test_store_and_facts(store: Store, tmp_path: Path) -> None:
     assert store.read("domain.json") is None
     assert store.names("query/commits") == []
@@ -100,35 +110,47 @@ def test_store_and_facts(store: Store, tmp_path: Path) -> None:
     store.write("domain.json", "first")
     store.write("domain.json", RECORD.encode())
     for batch in range(12):
-        log(tmp_path, "offsets", batch, TIMED, json.dumps({"a": {"0": batch, "1": 7}}))
+        log(tmp_path, "offsets", batch, TIMED, planned(batch))
         log(tmp_path, "commits", batch, "{}")
-    log(tmp_path, "offsets", 12, '{"batchTimestampMs": 1012}', json.dumps({"a": {"0": 99, "1": 7}}))
+    log(tmp_path, "offsets", 12, '{"batchTimestampMs": 1012}', planned(99))
     facts = read_checkpoint(store, "here")
     assert facts.record == RECORD
     assert (facts.planned, facts.committed) == (12, 11)
-    assert facts.next_offsets == {("a", 0): 11, ("a", 1): 7}
-    assert (facts.planned_ms, facts.planned_offsets) == (1012, {("a", 0): 99, ("a", 1): 7})
+    control = {("d.control", 0): 2}
+    assert facts.next_offsets == {("a", 0): 11, ("a", 1): 7} | control
+    assert (facts.planned_ms, facts.planned_offsets) == (1012, {("a", 0): 99, ("a", 1): 7} | control)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
 
 
 @pytest.mark.parametrize(
     "lines",
-    [None, (), (TIMED,), (TIMED, "{half"), (TIMED, "[]"), (TIMED, '{"a": 3}'), ("{}", "{}"), ("[]", "{}"), ("7", "{}")],
+    [None, (), (TIMED,), (TIMED, "{half"), (TIMED, "[]"), (TIMED, '{"a": 3}'), ("{}", planned(1)), ("[]", planned(1)), ("7", planned(1)),
+     (TIMED, planned(1, topic=2))],
 )
 def test_a_damaged_log_of_offsets_is_refused(tmp_path: Path, lines: tuple[str, ...] | None) -> None:
+    store = LocalStore(tmp_path)
+    store.write("domain.json", RECORD.encode())
     log(tmp_path, "commits", 0, "{}")
     if lines is not None:
         log(tmp_path, "offsets", 0, *lines)
-    with pytest.raises(StateError, match=r"query/offsets/0 is (missing|damaged), and batch 0 was committed"):
-        read_checkpoint(LocalStore(tmp_path), "here")
+    with pytest.raises(StateError, match=r"here/query/offsets/0"):
+        read_checkpoint(store, "here")
 
 
 def test_a_damaged_plan_of_the_next_batch_is_refused(tmp_path: Path) -> None:
-    log(tmp_path, "offsets", 0, TIMED, "{}")
+    store = LocalStore(tmp_path)
+    store.write("domain.json", RECORD.encode())
+    log(tmp_path, "offsets", 0, TIMED, planned(1))
     log(tmp_path, "commits", 0, "{}")
     log(tmp_path, "offsets", 1)
     with pytest.raises(StateError, match=r"query/offsets/1 is damaged, and batch 1 was planned"):
-        read_checkpoint(LocalStore(tmp_path), "here")
+        read_checkpoint(store, "here")
+
+
+def test_a_plan_without_a_record_is_seen(tmp_path: Path) -> None:
+    log(tmp_path, "offsets", 4, TIMED, planned(1))
+    facts = read_checkpoint(LocalStore(tmp_path), "here")
+    assert (facts.record, facts.planned, facts.planned_offsets) == (None, 4, {})
 
 
 def test_one_driver_at_a_time(tmp_path: Path) -> None:

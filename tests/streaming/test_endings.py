@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from totalorder.config import make_settings
 from totalorder.errors import Error
 from totalorder.streaming import runner
+from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import Sequencer
 
 
@@ -81,9 +82,8 @@ def begin(sequencer: Sequencer, monkeypatch: pytest.MonkeyPatch) -> Callable[[ty
 
     def run(error: type[Exception]) -> None:
         monkeypatch.setattr(runner, "start_query", lambda *_, **__: _raise(error))
-        for name in ("_record", "_starts", "_tails"):
-            setattr(sequencer, name, None)
-        sequencer._event_topics = list  # type: ignore[method-assign]
+        sequencer._record = DomainRecord.begin(sequencer.settings, topics=[], own_ids={})
+        sequencer._tails = {}
         sequencer._spark = object()  # type: ignore[assignment]
         with capture_logs():
             sequencer._begin_query()

@@ -11,12 +11,11 @@ from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim
 from totalorder.streaming.preflight import Facts, TopicFacts
-from totalorder.streaming.record import DomainRecord
+from totalorder.streaming.record import DomainRecord, EventTopic
 from totalorder.streaming.topics import owned_by_domains
 from totalorder.streaming.written import Tail, Written
 
-NOW_MS = 1_800_000_000_000
-SAFE = {"cleanup.policy": "delete", "message.timestamp.type": "CreateTime", "message.timestamp.after.max.ms": "3600000"}
+SAFE = {"cleanup.policy": "delete"}
 NEW = CheckpointFacts(record=None, planned=-1, committed=-1, next_offsets={}, planned_offsets={}, planned_ms=0)
 NOTHING = Written()
 SOURCES = (("a", 0), ("b", 0), ("b", 1), ("d.control", 0))
@@ -54,8 +53,9 @@ def events() -> dict[str, TopicFacts]:
 
 def begun(given: Settings, **more: object) -> CheckpointFacts:
     """A checkpoint of the domain that has read 5 records of each partition, and plans to read 7."""
-    ids = {name: facts.topic_id for name, facts in {**own(given), **events()}.items()}
-    record = DomainRecord.begin(given, starts={}, topic_ids=ids)
+    own_ids = {name: facts.topic_id for name, facts in own(given).items()}
+    topics = [EventTopic(name=name, topic_id=facts.topic_id) for name, facts in events().items()]
+    record = DomainRecord.begin(given, topics=topics, own_ids=own_ids)
     facts = CheckpointFacts(
         record=record,
         planned=3,
@@ -80,7 +80,7 @@ def problems(
     written: Written = NOTHING,
     claim: FirstClaim | None = None,
 ) -> str:
-    facts = Facts(topics=topics, checkpoint=checkpoint, written=written, claim=claim, now_ms=NOW_MS)
+    facts = Facts(topics=topics, checkpoint=checkpoint, written=written, claim=claim)
     try:
         preflight.check(given, facts)
     except PreflightFailed as failed:
@@ -90,7 +90,7 @@ def problems(
 
 def test_a_first_start_creates_the_domains_topics() -> None:
     given = settings()
-    facts = Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None, now_ms=NOW_MS)
+    facts = Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None)
     preflight.check(given, facts)
     made = {new.name: new for new in preflight.missing_own(given, facts)}
     assert sorted(made) == ["d.control", "d.grants", "d.positions", "d.receipts", "d.stamps"]
@@ -115,9 +115,10 @@ def test_stamps_kept_for_ever_are_never_outlived_by_compaction() -> None:
 @pytest.mark.parametrize("starting", ["earliest", "latest"])
 def test_starts_become_concrete(starting: str) -> None:
     given = settings(starting_offsets=starting)
-    found = preflight.starts(given, Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None, now_ms=NOW_MS))
-    offset = 0 if starting == "earliest" else 10
-    assert found == {("a", 0): offset, ("b", 0): offset, ("b", 1): offset}
+    first = preflight.first_topics(given, Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None))
+    record = DomainRecord.begin(given, topics=first, own_ids={})
+    assert record.starts == ({} if starting == "earliest" else {("a", 0): 10, ("b", 0): 10, ("b", 1): 10})
+    assert record.topic_ids == {"a": "id-a", "b": "id-b"}
 
 
 def test_all_problems_at_once() -> None:
@@ -127,12 +128,22 @@ def test_all_problems_at_once() -> None:
     assert "topic b does not exist" in said
 
 
-def test_timestamps_that_spark_cannot_read() -> None:
-    never = str(2**63 - 1)
-    wild = topic("id-a", message_timestamp_after_max_ms=never)
-    assert "message.timestamp.after.max.ms" in problems(settings(topics=("a",)), {"a": wild})
-    stamped_by_broker = topic("id-a", message_timestamp_after_max_ms=never, message_timestamp_type="LogAppendTime")
-    assert problems(settings(topics=("a",)), {"a": stamped_by_broker}) == ""
+def test_unfit_topics_are_left_out_unless_none_is_left() -> None:
+    given = settings()
+    compacted = topic("id-b", cleanup_policy="compact")
+    facts = Facts(topics={**events(), "b": compacted}, checkpoint=NEW, written=NOTHING, claim=None)
+    preflight.check(given, facts)
+    names, unfit = preflight.fit(given, facts)
+    assert names == ("a",)
+    assert "cleanup.policy=compact" in unfit["b"][0]
+    assert [first.name for first in preflight.first_topics(given, facts)] == ["a"]
+    assert "topic b has cleanup.policy=compact" in problems(settings(topics=("b",)), {"b": compacted})
+
+
+def test_a_topic_that_is_read_and_became_compacted_is_refused() -> None:
+    given = settings()
+    topics = {**own(given), **events(), "a": topic("id-a", latest=10, cleanup_policy="compact")}
+    assert "topic a has cleanup.policy=compact" in problems(given, topics, begun(given))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +232,9 @@ def test_retention_before_the_first_batch_counts_from_the_start() -> None:
     given = settings()
     checkpoint = begun(given, committed=-1, planned=-1, next_offsets={})
     assert checkpoint.record is not None
-    checkpoint = replace(checkpoint, record=replace(checkpoint.record, starts={("a", 0): 3}))
+    begins_later = EventTopic(name="a", topic_id="id-a", starts={0: 3})
+    record = replace(checkpoint.record, topics=(begins_later, *checkpoint.record.topics[1:]))
+    checkpoint = replace(checkpoint, record=record)
     topics = {**own(given), **events(), "a": topic("id-a", earliest=3, latest=10)}
     assert problems(given, topics, checkpoint) == ""
     topics["a"] = topic("id-a", earliest=4, latest=10)
@@ -244,12 +257,14 @@ def test_control_is_watched_like_events() -> None:
 def test_a_new_topic_must_be_whole() -> None:
     given = settings(topics=("a", "b", "c"))
     topics = {**own(given), **events(), "c": topic("id-c", earliest=2, latest=9)}
-    assert "topic c is new to the domain, and its partition 0 begins at offset 2" in problems(
-        given, topics, begun(settings())
-    )
-    topics["c"] = topic("id-c", latest=9)
-    assert problems(given, topics, begun(settings())) == ""
-    assert list(preflight.vet_new("c", topic("id-c", cleanup_policy="compact"), NOW_MS))
+    facts = Facts(topics=topics, checkpoint=begun(settings()), written=NOTHING, claim=None)
+    preflight.check(given, facts)
+    names, unfit = preflight.fit(given, facts)
+    assert names == ()
+    assert "topic c is new to the domain, and its partition 0 begins at offset 2" in unfit["c"][0]
+    facts = replace(facts, topics={**topics, "c": topic("id-c", latest=9)})
+    assert preflight.fit(given, facts) == (("c",), {})
+    assert list(preflight.vet_new("c", topic("id-c", cleanup_policy="compact")))
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from chunked import chunk_of, frame_of
 from hypothesis import given, settings, strategies as st
 
 from totalorder.errors import Error
@@ -15,7 +16,7 @@ from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
 from totalorder.streaming.failures import WorkerFailure, error_from
-from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, remembered, to_batch
+from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, remembered
 from totalorder.streaming.written import Tail
 
 DOMAIN = "d"
@@ -73,19 +74,8 @@ def processor(
 
 
 def frame(rows: Sequence[Row], time_ms: int = 1000) -> pd.DataFrame:
-    """Rows as the projection hands them over."""
-    return pd.DataFrame(
-        {
-            "kafka_topic": [row.kafka_topic for row in rows],
-            "partition": np.array([row.partition for row in rows], dtype=np.int32),
-            "offset": np.array([row.offset for row in rows], dtype=np.int64),
-            "timestamp_ms": np.array([row.timestamp_ms for row in rows], dtype=np.int64),
-            "crc": np.array([row.crc for row in rows], dtype=np.int64),
-            "control": [row.control or b"" for row in rows],
-            "time_ms": np.full(len(rows), time_ms, dtype=np.int64),
-            "topic": [row.topic for row in rows],
-        }
-    )
+    """Rows as the source hands them over."""
+    return frame_of([chunk_of(rows)], time_ms)
 
 
 def run(made: ShardProcessor, frames: list[pd.DataFrame], key: int = 10) -> pd.DataFrame:
@@ -163,21 +153,8 @@ def test_what_comes_out_over_several_batches_is_what_the_engine_gives() -> None:
         assert batches == [(stamped.partition, number + 1, stamped.digest) for stamped in effects.stamps]
 
 
-def test_topics_by_kafka_topic_come_without_a_column() -> None:
-    rows = [Row("a", 0, 0, 1), Row("b", 0, 0, 2), Row(CONTROL, 0, 0, 3, control=b"?")]
-    batch = to_batch([frame(rows).drop(columns="topic")], CONTROL)
-    assert [batch.topics[code] if code >= 0 else "" for code in batch.topic.tolist()] == ["a", "b", ""]
-    assert batch.control == {2: b"?"}
-
-
-def test_topics_that_differ_behind_a_nul_are_not_one() -> None:
-    rows = [Row("all", 0, offset, 0, topic) for offset, topic in enumerate(["x", "x\0", "x\0y", "", "x"])]
-    batch = to_batch([frame(rows)], CONTROL)
-    assert [batch.topics[code] if code >= 0 else "" for code in batch.topic.tolist()] == [row.topic for row in rows]
-
-
 def test_a_control_record_without_a_value_is_answered() -> None:
-    answers, _ = contents(run(processor(Handle()), [frame([Row(CONTROL, 0, 0, 3, control=None)])]))
+    answers, _ = contents(run(processor(Handle()), [frame([Row(CONTROL, 0, 0, 3, control=b"")])]))
     assert len(answers) == 1
 
 

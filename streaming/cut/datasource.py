@@ -1,0 +1,126 @@
+"""The source as Spark sees it: offsets and ranges in a process of the driver, reading in the workers.
+
+Spark pickles the reader to its workers, which only read; what lives in the driver's process is made when Spark asks
+for an offset for the first time.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from totalorder.errors import Error
+from totalorder.streaming.cut import reading
+from totalorder.streaming.cut.chunk import CHUNK, encode
+from totalorder.streaming.cut.cutter import Cutter
+from totalorder.streaming.cut.offset import BatchEnd
+from totalorder.streaming.cut.ranges import ReadPlan
+from totalorder.streaming.cut.source_settings import SourceSettings
+from totalorder.streaming.failures import WorkerFailure
+
+FORMAT = "totalorder"
+_OPTION = "secret.settings"
+"""Spark shows no option of such a name in plans and logs: it holds passwords."""
+_IDLE_WAIT_S = 0.1
+"""How long Spark waits for an offset when nothing comes: it asks again at once, and an answer takes Java's time."""
+
+
+def read(spark: SparkSession, settings: SourceSettings) -> DataFrame:
+    """The domain's records as a stream of chunks, one in each row."""
+    spark.dataSource.register(CutSource)
+    return spark.readStream.format(FORMAT).option(_OPTION, settings.encode()).load()
+
+
+class CutSource(DataSource):
+    """Kafka's records in batches, slices and ranges of our own."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return f"{CHUNK} binary"
+
+    def streamReader(self, schema: StructType) -> "CutReader":  # noqa: ARG002, N802
+        return CutReader(SourceSettings.decode(self.options[_OPTION]))
+
+
+class Share(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, plan: ReadPlan) -> None:
+        self.plan = plan
+
+
+class CutReader(DataSourceStreamReader):
+    """See `Cutter` for what the driver's part does, `reading` for the workers'."""
+
+    def __init__(self, settings: SourceSettings) -> None:
+        self._settings = settings
+        self._made: Cutter | None = None
+        self._is_first_trigger = True
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where the domain begins."""
+        with _told():
+            return self._cutter().beginning().encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """At most so many events a batch."""
+        return ReadMaxRows(self._settings.max_events)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Where the next batch ends; `start` itself as long as there is nothing to read."""
+        with _told():
+            cutter = self._cutter()
+            wait_s = 0.0 if self._is_first_trigger else _IDLE_WAIT_S
+            if not self._is_first_trigger:
+                cutter.say_first_trigger_over()
+            self._is_first_trigger = False
+            begin = BatchEnd.decode(start, "the offset in Spark's log")
+            most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.max_events
+            end = cutter.end_after(begin, most, wait_s)
+            return start if end is begin else end.encode()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """What the tasks of a batch read, which is in Spark's log by now; its cut is public when this returns."""
+        with _told():
+            self._is_first_trigger = False
+            where = "the offset in Spark's log"
+            plans = self._cutter().shares(BatchEnd.decode(start, where), BatchEnd.decode(end, where))
+            return [Share(plan) for plan in plans]
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Figures about the looks, which the driver finds in the query's progress."""
+        return None if self._made is None else self._made.figures()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a worker: the chunks of one share."""
+        assert isinstance(partition, Share)
+        with _told():
+            for chunk in reading.read(partition.plan):
+                yield pa.RecordBatch.from_arrays([pa.array([encode(chunk)], pa.binary())], names=[CHUNK])
+
+    def stop(self) -> None:
+        """Ends what the driver's process holds."""
+        if self._made is not None:
+            self._made.close()
+
+    def _cutter(self) -> Cutter:
+        if self._made is None:
+            self._made = Cutter(self._settings)
+        return self._made
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Lets an Error come through Spark to the driver."""
+    try:
+        yield
+    except Error as error:
+        raise WorkerFailure(error) from error

@@ -1,0 +1,55 @@
+"""What the source is told when its query starts."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from totalorder.config import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings:
+    """The part of the job's settings that the source needs, as one text; `kafka` has the Java client's names, and
+    `folder` is where the driver hands the domain's record over.
+    """
+
+    domain: str
+    bootstrap_servers: str
+    kafka: Mapping[str, str]
+    topic_by: str
+    folder: str
+    max_events: int
+    reading_tasks: int
+    look_ms: float
+    look_warn_ms: float
+    look_patience_ms: float
+    topic_poll_s: float
+    broker_timeout_s: float
+
+    @classmethod
+    def of(cls, settings: Settings, folder: str) -> Self:
+        """Of a query that hands records over in this folder."""
+        return cls(
+            domain=settings.domain,
+            bootstrap_servers=settings.bootstrap_servers,
+            kafka=settings.kafka,
+            topic_by=settings.topic_by,
+            folder=folder,
+            max_events=settings.max_events_per_batch,
+            reading_tasks=settings.reading_tasks,
+            look_ms=settings.look_ms,
+            look_warn_ms=settings.look_warn_ms,
+            look_patience_ms=settings.look_patience_ms,
+            topic_poll_s=settings.topic_poll_s,
+            broker_timeout_s=settings.broker_timeout_s,
+        )
+
+    def encode(self) -> str:
+        """JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def decode(cls, text: str) -> Self:
+        """Reads `encode`, which came through Spark from the driver."""
+        return cls(**json.loads(text))

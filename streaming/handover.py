@@ -1,0 +1,55 @@
+"""What the driver and the source's own process tell each other: two small files in a folder of the query's own.
+
+The source lives in a process that Spark starts on the driver's machine, and has nothing of the driver's but options.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from totalorder.streaming.record import DomainRecord
+
+_RECORD, _LOOKED = "domain.json", "first-trigger-over"
+
+
+class Handover:
+    """A folder on the driver's machine. The driver writes the domain's record, whenever topics are admitted; the source
+    says when the query's first trigger is over.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self.folder = Path(folder)
+
+    @classmethod
+    def make(cls) -> "Handover":
+        """A new folder, for a query that is about to start."""
+        return cls(tempfile.mkdtemp(prefix="totalorder-query-"))
+
+    def remove(self) -> None:
+        """Takes the folder away; the query has ended."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def tell(self, record: DomainRecord) -> None:
+        """Hands the record over; it is in the checkpoint already."""
+        aside = self.folder / f"{_RECORD}.tmp"
+        aside.write_text(record.encode(), encoding="utf-8")
+        aside.replace(self.folder / _RECORD)
+
+    def version(self) -> tuple[int, int]:
+        """Another one whenever a record was handed over."""
+        found = os.stat(self.folder / _RECORD)
+        return found.st_ino, found.st_mtime_ns
+
+    def record(self) -> DomainRecord:
+        """The record that was handed over last. StateError when it is damaged."""
+        return DomainRecord.decode((self.folder / _RECORD).read_text(encoding="utf-8"), str(self.folder / _RECORD))
+
+    def say_first_trigger_over(self) -> None:
+        """Said by the source, once."""
+        (self.folder / _LOOKED).touch()
+
+    @property
+    def is_first_trigger_over(self) -> bool:
+        """Whether the source has been asked for a second time, which is behind the first trigger."""
+        return (self.folder / _LOOKED).exists()
