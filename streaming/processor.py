@@ -34,8 +34,8 @@ from totalorder.sequencer.state import (
     encode_cold,
     encode_hot,
 )
-from totalorder.streaming.cut.batches import to_batch
-from totalorder.streaming.cut.chunk import CHUNK, decode
+from totalorder.streaming.cut.batches import CHUNK, TIME_MS, to_batch
+from totalorder.streaming.cut.chunk import decode
 from totalorder.streaming.failures import WorkerFailure
 from totalorder.streaming.written import Tail, require_agreement, require_reached
 
@@ -43,8 +43,6 @@ MAX_NAMED_UNROUTABLE = 20
 """Coordinates of one batch's unroutable events that are logged; all of them are counted."""
 FIGURES = "figures"
 """Column beside the record: the figures of the batch as JSON in one row of shard 0, empty in all others."""
-TIME = "time_ms"
-"""Column beside each chunk: the batch's own time."""
 
 _STATE = StructType([StructField("bytes", BinaryType())])
 _DIGEST_BYTES = 16
@@ -224,7 +222,7 @@ def _missing(name: str) -> StateError:
 
 def received(frames: Iterable[pd.DataFrame], config: EngineConfig, control_topic: str) -> Batch:
     """The engine's batch from the frames of chunks, in however many pieces they come."""
-    rows = [row for frame in frames for row in zip(frame[CHUNK], frame[TIME], strict=True)]
+    rows = [row for frame in frames for row in zip(frame[CHUNK], frame[TIME_MS], strict=True)]
     chunks = [decode(bytes(value)) for value, _ in rows]
     return to_batch(chunks, time_ms=int(rows[0][1]), control_topic=control_topic, topic_by=config.topic_by)
 

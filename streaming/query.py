@@ -13,10 +13,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from totalorder.config import Settings
 from totalorder.streaming import session
 from totalorder.streaming.cut import datasource
+from totalorder.streaming.cut.batches import TIME_MS
 from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.handover import Handover
 from totalorder.streaming.preflight import OWN_MAX_BYTES
-from totalorder.streaming.processor import FIGURES, OUTPUT, TIME, ShardPlan, ShardProcessor
+from totalorder.streaming.processor import FIGURES, OUTPUT, ShardPlan, ShardProcessor
 from totalorder.streaming.progress import OBSERVED
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.shards import shard_keys
@@ -63,7 +64,7 @@ def sequence(chunks: DataFrame, settings: Settings, record: DomainRecord, tails:
     )
     if settings.shards == settings.reading_tasks == 1:  # one partition needs no shuffle: reading and stamping, one task
         chunks = chunks.coalesce(1)
-    rows = to_shards(chunks.withColumn(TIME, batch_time_ms()), keys)
+    rows = to_shards(chunks.withColumn(TIME_MS, batch_time_ms()), keys)
     return rows.groupBy(SHARD_KEY).transformWithStateInPandas(ShardProcessor(plan), OUTPUT, "update", "none")
 
 

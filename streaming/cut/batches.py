@@ -13,6 +13,8 @@ from totalorder.streaming.cut.chunk import Chunk
 
 Ints = npt.NDArray[np.int64]
 _T = TypeVar("_T", bound=Hashable)
+CHUNK, TIME_MS = "chunk", "time_ms"
+"""Spark's columns: a chunk, and beside it the batch's own time."""
 
 
 def to_batch(chunks: Sequence[Chunk], *, time_ms: int, control_topic: str, topic_by: str) -> Batch:

@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 
 from totalorder.errors import Error
 from totalorder.streaming.cut import reading
-from totalorder.streaming.cut.chunk import CHUNK, encode
+from totalorder.streaming.cut.batches import CHUNK
+from totalorder.streaming.cut.chunk import encode
 from totalorder.streaming.cut.cutter import Cutter
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.cut.ranges import ReadPlan

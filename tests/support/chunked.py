@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from totalorder.sequencer.batch import Row
-from totalorder.streaming.cut.chunk import CHUNK, Chunk, encode
-from totalorder.streaming.processor import TIME
+from totalorder.streaming.cut.batches import CHUNK, TIME_MS
+from totalorder.streaming.cut.chunk import Chunk, encode
 
 
 def chunk_of(rows: Sequence[Row], *, cut: int = 1, topic_order: tuple[str, ...] = ()) -> Chunk:
@@ -37,4 +37,4 @@ def chunk_of(rows: Sequence[Row], *, cut: int = 1, topic_order: tuple[str, ...] 
 
 def frame_of(chunks: Sequence[Chunk], time_ms: int = 1000) -> pd.DataFrame:
     """Chunks as Spark hands them to the stateful group."""
-    return pd.DataFrame({CHUNK: [encode(chunk) for chunk in chunks], TIME: np.full(len(chunks), time_ms)})
+    return pd.DataFrame({CHUNK: [encode(chunk) for chunk in chunks], TIME_MS: np.full(len(chunks), time_ms)})
