@@ -12,11 +12,16 @@ PERIOD_S = 5.0
 
 
 class BatchLog:
-    """Gathers batches, and says what has come. `now_s` is the time in seconds."""
+    """Gathers batches, and says what has come. `now_s` is the time in seconds. A look that took longer than
+    `look_warn_ms`, with the pause before it, is warned of: what is published within it may be ordered by clocks alone.
+    """
 
-    def __init__(self, log: Any, *, verbose: bool, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, log: Any, *, verbose: bool, look_warn_ms: float, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._log = log
         self._verbose = verbose
+        self._look_warn_ms = look_warn_ms
         self._now_s = now_s
         self._said_s: float | None = None
         self._gathered: list[BatchProgress] = []
@@ -37,6 +42,7 @@ class BatchLog:
             return
         self._said_s = self._now_s()
         self._warn_of_unroutable(batches)
+        self._warn_of_looks(batches)
         if self._verbose:
             for batch in batches:
                 self._log.info("batch", **_one(batch))
@@ -50,6 +56,16 @@ class BatchLog:
             self._log.warning("events without a topic left out", count=count, at=named)
 
 
+    def _warn_of_looks(self, batches: list[BatchProgress]) -> None:
+        longest_ms = _longest_look_ms(batches)
+        if longest_ms > self._look_warn_ms:
+            self._log.warning("looks are far apart", longest_ms=longest_ms, silent=batches[-1].looks.get("silent", 0))
+
+
+def _longest_look_ms(batches: list[BatchProgress]) -> int:
+    return max(round(batch.looks.get("longest_ms", 0)) for batch in batches)
+
+
 def _one(batch: BatchProgress) -> dict[str, Any]:
     figures, durations_ms = batch.figures, batch.durations_ms
     return {
@@ -59,12 +75,13 @@ def _one(batch: BatchProgress) -> dict[str, Any]:
         "plan_ms": durations_ms.get("queryPlanning"),
         "add_batch_ms": durations_ms.get("addBatch"),
         "log_ms": durations_ms.get("walCommit", 0) + durations_ms.get("commitOffsets", 0),
-        "rows_per_s": round(batch.rows_per_s),
+        "events_per_s": round(1000 * figures["events"] / max(1, durations_ms.get("triggerExecution", 0))),
+        "look_ms": _longest_look_ms([batch]),
     }
 
 
 def _several(batches: list[BatchProgress]) -> dict[str, Any]:
-    """`trigger_ms` is the median, `longest_ms` the longest."""
+    """`trigger_ms` is the median, `longest_ms` the longest; `look_ms` is the longest look of a minute."""
     triggers_ms = [batch.durations_ms.get("triggerExecution", 0) for batch in batches]
     return {
         "newest": batches[-1].figures["batch"],
@@ -73,6 +90,7 @@ def _several(batches: list[BatchProgress]) -> dict[str, Any]:
         "g": _range(batches[0].figures["g_first"], batches[-1].figures["g_last"]),
         "trigger_ms": round(median(triggers_ms)),
         "longest_ms": max(triggers_ms),
+        "look_ms": _longest_look_ms(batches),
     }
 
 

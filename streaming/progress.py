@@ -22,11 +22,13 @@ KEPT = 16
 
 @dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """One finished batch that had rows: the figures under `processor.FIGURES`, and Spark's durations."""
+    """One finished batch that had rows: the figures under `processor.FIGURES`, Spark's durations, and the source's
+    figures of its looks.
+    """
 
     figures: dict[str, Any]
     durations_ms: dict[str, int]
-    rows_per_s: float
+    looks: dict[str, Any]
 
 
 class ProgressReader:
@@ -67,6 +69,5 @@ def _figures(progress: StreamingQueryProgress) -> Iterator[BatchProgress]:
     row = progress.observedMetrics.get(OBSERVED)
     text = row.asDict().get(FIGURES) if row is not None else None
     if text:
-        yield BatchProgress(
-            figures=json.loads(text), durations_ms=dict(progress.durationMs), rows_per_s=progress.processedRowsPerSecond
-        )
+        looks = json.loads(progress.sources[0].latestOffset or "{}")
+        yield BatchProgress(figures=json.loads(text), durations_ms=dict(progress.durationMs), looks=looks)

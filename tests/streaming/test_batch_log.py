@@ -18,7 +18,9 @@ class Clock:
         return self.at_s
 
 
-def batch(number: int, *, events: int = 1, unroutable: int = 0, trigger_ms: int = 100) -> BatchProgress:
+def batch(
+    number: int, *, events: int = 1, unroutable: int = 0, trigger_ms: int = 100, look_ms: float = 5.2
+) -> BatchProgress:
     figures = {
         "batch": number,
         "events": events,
@@ -28,14 +30,15 @@ def batch(number: int, *, events: int = 1, unroutable: int = 0, trigger_ms: int 
         "g_first": number * 10,
         "g_last": number * 10 + 9,
     }
-    return BatchProgress(figures=figures, durations_ms={"triggerExecution": trigger_ms, "addBatch": 50}, rows_per_s=7.4)
+    durations_ms = {"triggerExecution": trigger_ms, "addBatch": 50}
+    return BatchProgress(figures=figures, durations_ms=durations_ms, looks={"longest_ms": look_ms, "silent": 0})
 
 
 def run(*, verbose: bool, unroutable: int = 0) -> list[dict[str, Any]]:
     """Five batches a second for a minute."""
     clock = Clock()
     with capture_logs() as logs:
-        log = BatchLog(structlog.get_logger(), verbose=verbose, now_s=clock)
+        log = BatchLog(structlog.get_logger(), verbose=verbose, look_warn_ms=250, now_s=clock)
         for number in range(1, 301):
             log.add(batch(number, unroutable=unroutable, trigger_ms=100 + number))
             log.say_if_due()
@@ -60,7 +63,7 @@ def test_a_summary_each_few_seconds_holds_all_that_came() -> None:
 def test_one_after_a_silence_is_said_at_once() -> None:
     clock = Clock()
     with capture_logs() as logs:
-        log = BatchLog(structlog.get_logger(), verbose=False, now_s=clock)
+        log = BatchLog(structlog.get_logger(), verbose=False, look_warn_ms=250, now_s=clock)
         for silent_s in (PERIOD_S, 0.1, 0):
             log.add(batch(1))
             log.say_if_due()
@@ -83,7 +86,8 @@ def test_each_batch_for_who_asks_for_it() -> None:
         "plan_ms": None,
         "add_batch_ms": 50,
         "log_ms": 0,
-        "rows_per_s": 7,
+        "events_per_s": 10,
+        "look_ms": 5,
     }
 
 
@@ -92,3 +96,16 @@ def test_events_without_a_topic_are_counted_in_as_few_lines() -> None:
     assert len(warnings) == 60 / PERIOD_S + 1
     assert sum(line["count"] for line in warnings) == 600
     assert warnings[1]["at"] == "a[0]@2"
+
+
+def test_looks_that_are_far_apart_are_warned_of() -> None:
+    clock = Clock()
+    with capture_logs() as logs:
+        log = BatchLog(structlog.get_logger(), verbose=False, look_warn_ms=250, now_s=clock)
+        for number, look_ms in enumerate((5.0, 250.0, 251.0)):
+            log.add(batch(number, look_ms=look_ms))
+            log.say_if_due()
+            clock.at_s += PERIOD_S
+    warnings = [line for line in logs if line["log_level"] == "warning"]
+    assert [(line["event"], line["longest_ms"]) for line in warnings] == [("looks are far apart", 251)]
+    assert [line["look_ms"] for line in logs if line["event"] == "batches"] == [5, 250, 251]

@@ -22,7 +22,7 @@ def finished(batch_id: int, figures: str | None) -> SimpleNamespace:
         timestamp=f"trigger {next(TRIGGERS)}",
         observedMetrics=observed,
         durationMs=durations,
-        processedRowsPerSecond=1.0,
+        sources=[SimpleNamespace(latestOffset='{"longest_ms": 7}')],
     )
 
 
@@ -79,3 +79,4 @@ def test_figures_and_durations_are_handed_on() -> None:
     reader = ProgressReader(cast(StreamingQuery, Query([finished(4, '{"batch": 4}')])))
     (batch,) = reader.read()
     assert (batch.figures, batch.durations_ms) == ({"batch": 4}, {"triggerExecution": 4})
+    assert batch.looks == {"longest_ms": 7}
