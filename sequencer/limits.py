@@ -30,6 +30,14 @@ MAX_BATCH_BYTES = 2_000_000_000
 """Most bytes of memory that the stamps of a batch may take in one stamps partition, all parts together: 35 million
 stamps, or 100,000 (the default of max_events_per_batch) with an entry for each of 1,200 topics."""
 MAX_RECEIPTS_PER_RECORD = 100_000
+MAX_CUT_SOURCES = 100_000
+"""Event partitions of a domain, as far as one cut may name them."""
+MAX_CUT_SLICES = 1 << 16
+"""Looks within a batch, and one for what came behind the last."""
+MAX_CUT_ADVANCES = 1_000_000
+"""How often, in all slices of a cut together, a partition was further than in the look before."""
+MAX_KAFKA_TOPIC_CHARS = 249
+MAX_TOPIC_ID_CHARS = 64
 MAX_PARTITION_NUMBER = 2**31 - 1
 MAX_TIME_MS = 253_402_300_799_999
 """The end of the year 9999: what comes later is no time to Python or to Spark."""

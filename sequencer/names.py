@@ -50,9 +50,14 @@ class DomainTopics:
         """P partitions: what subscribers say that they handed to their applications."""
         return f"{self.domain}.receipts"
 
+    @property
+    def cuts(self) -> str:
+        """One partition, kept as long as stamps: where each batch was cut out of the event partitions."""
+        return f"{self.domain}.cuts"
+
     def own(self) -> frozenset[str]:
         """Every topic that is the domain's own, never an event topic."""
-        return frozenset({self.control, self.stamps, self.grants, self.positions, self.receipts})
+        return frozenset({self.control, self.stamps, self.grants, self.positions, self.receipts, self.cuts})
 
 
 def stamps_partition(topic: str, partitions: int) -> int:

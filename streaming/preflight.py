@@ -77,11 +77,11 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
                 "max.message.bytes": str(OWN_MAX_BYTES),
             },
         ),
-        # Receipts are judged against stamps: they are kept as long, and stamped by the same clock.
+        # Receipts and cuts are judged with stamps: they are kept as long, and stamped by the same clock.
         *(
             NewTopic(
                 name=name,
-                partitions=settings.stamps_partitions,
+                partitions=partitions,
                 configs={
                     **common,
                     "cleanup.policy": "delete",
@@ -91,7 +91,11 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
                     "max.message.bytes": str(OWN_MAX_BYTES),
                 },
             )
-            for name in (names.stamps, names.receipts)
+            for name, partitions in (
+                (names.stamps, settings.stamps_partitions),
+                (names.receipts, settings.stamps_partitions),
+                (names.cuts, 1),
+            )
         ),
         NewTopic(
             name=names.grants,

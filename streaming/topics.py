@@ -15,7 +15,7 @@ from totalorder.slow import when_long
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
 _UNKNOWN_TOPIC = 3
-_OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts"}
+_OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts", "cuts"}
 
 
 class Topics:

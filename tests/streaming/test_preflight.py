@@ -93,12 +93,13 @@ def test_a_first_start_creates_the_domains_topics() -> None:
     facts = Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None)
     preflight.check(given, facts)
     made = {new.name: new for new in preflight.missing_own(given, facts)}
-    assert sorted(made) == ["d.control", "d.grants", "d.positions", "d.receipts", "d.stamps"]
+    assert sorted(made) == ["d.control", "d.cuts", "d.grants", "d.positions", "d.receipts", "d.stamps"]
     assert made["d.control"].configs["retention.ms"] == "-1"
     assert made["d.grants"].configs["cleanup.policy"] == "compact"
     assert int(made["d.grants"].configs["min.compaction.lag.ms"]) >= int(made["d.stamps"].configs["retention.ms"])
     assert made["d.stamps"].partitions == given.stamps_partitions
     assert made["d.receipts"] == replace(made["d.stamps"], name="d.receipts")
+    assert made["d.cuts"] == replace(made["d.stamps"], name="d.cuts", partitions=1)
 
 
 def test_a_later_start_is_quiet() -> None:
@@ -152,6 +153,7 @@ def test_a_topic_that_is_read_and_became_compacted_is_refused() -> None:
         ("d.stamps", {"cleanup.policy": "compact"}, "must have delete"),
         ("d.grants", {"cleanup.policy": "delete"}, "must have compact"),
         ("d.receipts", {"cleanup.policy": "compact"}, "must have delete"),
+        ("d.cuts", {"cleanup.policy": "compact"}, "must have delete"),
         ("d.control", {"retention.ms": "604800000"}, "must keep everything"),
         ("d.control", {"cleanup.policy": "compact"}, "must have delete"),
     ],
