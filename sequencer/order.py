@@ -1,7 +1,5 @@
 """π: the one order (protocol.md, "π, the one order")."""
 
-from itertools import pairwise
-
 import numpy as np
 import numpy.typing as npt
 
@@ -34,16 +32,16 @@ def pi_order(
     in_partition = np.lexsort((offset, partition, *topic))
     new_rank = differences(rank[in_partition], _NONE) != 0
     starts = np.flatnonzero(new_rank | (differences(partition[in_partition], _NONE) != 0))
-    tau = timestamp_ms[in_partition]
-    for start, end in pairwise([*starts.tolist(), len(tau)]):
-        np.maximum.accumulate(tau[start:end], out=tau[start:end])
-    np.minimum(tau, time_ms, out=tau)
+    tau = np.minimum(timestamp_ms[in_partition], time_ms)
+    _let_none_fall(tau, starts)
     # Sorting is stable: what is equal stays in the order of topic, partition and offset.
     by_tau = np.argsort(tau, kind="stable")
     if not _varies(slice_):
         return in_partition[by_tau]
     slices = slice_[in_partition]
-    _require_rising(slices, starts, in_partition)
+    falls = _falls(slices, starts)
+    if len(falls):
+        raise SliceFalls(int(in_partition[falls[0]]))
     return in_partition[by_tau[np.argsort(slices[by_tau], kind="stable")]]
 
 
@@ -51,9 +49,17 @@ def _varies(column: Ints) -> bool:
     return bool((column != column[:1]).any())
 
 
-def _require_rising(slices: Ints, starts: Ints, rows: Ints) -> None:
-    """Along each partition, which begins anew at `starts`, slices may not fall."""
-    rises = differences(slices, 0)
-    rises[starts] = 0
-    if (rises < 0).any():
-        raise SliceFalls(int(rows[np.argmin(rises)]))
+def _falls(column: Ints, starts: Ints) -> Ints:
+    """Where a value is less than the one before it in the same partition; partitions begin at `starts`."""
+    falls = np.empty(len(column), dtype=np.bool_)
+    np.less(column[1:], column[:-1], out=falls[1:])
+    falls[starts] = False
+    return np.flatnonzero(falls)
+
+
+def _let_none_fall(tau: Ints, starts: Ints) -> None:
+    """Raises each value to the largest up to it in its partition. Most partitions have none that falls."""
+    bounds = np.append(starts, len(tau))
+    for number in set(np.searchsorted(starts, _falls(tau, starts), side="right").tolist()):
+        one = tau[bounds[number - 1] : bounds[number]]
+        np.maximum.accumulate(one, out=one)
