@@ -183,12 +183,12 @@ class LookLog:
         return len(self._looks) > share * self._max_looks or self._advances > share * room
 
     def _thin_out(self) -> None:
-        """Every second look goes into the next; the newest stays, with the one before it."""
-        odd = len(self._looks) % 2
-        pairs = zip(self._looks[odd::2], self._looks[odd + 1 :: 2], strict=True)
-        self._looks = self._looks[:odd] + [one.merged(other) for one, other in pairs]
+        """Every second look goes into the next; an odd one at the end stays as it is, until more come."""
+        odd = self._looks[len(self._looks) // 2 * 2 :]
+        pairs = zip(self._looks[::2], self._looks[1::2], strict=False)
+        self._looks = [one.merged(other) for one, other in pairs] + odd
         self._advances = sum(len(look.places) for look in self._looks)
-        self._newest += self._stride
+        self._newest += 0 if odd else self._stride
         self._stride *= 2
 
     def taken(self, end: BatchEnd) -> float:

@@ -27,13 +27,13 @@ _REMEDY = "Restore the checkpoint from a copy"
 
 
 class Advance(NamedTuple):
-    """In a look the partition was further by `count` offsets than in the look before.
+    """In a look the partition was further by so many offsets than in the look before.
 
     `place` counts partitions flat, in order of (topic number, partition), as `BatchEnd.places` does.
     """
 
     place: int
-    count: int
+    offsets: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,8 +224,8 @@ def _too_short(end: BatchEnd, looked: Ints) -> StateError:
     place = int(np.argmax(looked > end.flat))
     number, partition = end.places[place]
     return StateError(
-        f"cut {end.cut} ends partition {partition} of topic number {number} at {end.flat[place]}, before what it begins "
-        f"with and its looks have ({looked[place]})",
+        f"cut {end.cut} ends partition {partition} of topic number {number} at {end.flat[place]}, before its begin "
+        f"with its looks ({looked[place]})",
         remedy=_REMEDY,
     )
 
