@@ -55,6 +55,10 @@ def run(
     topic_by: Annotated[
         str | None, typer.Option("--topic-by", help='What names the pub/sub topic: "topic", "key" or "header:NAME".')
     ] = None,
+    topic_order: Annotated[
+        str | None,
+        typer.Option("--topic-order", metavar="NAME,…", help="Event topics; the earlier comes first in a tie."),
+    ] = None,
     checkpoint_dir: Annotated[
         str | None,
         typer.Option("--checkpoint-dir", help="Where the job's state lives: a directory, or a URI.  [required]"),
@@ -80,6 +84,18 @@ def run(
     ] = None,
     max_events_per_batch: Annotated[
         int | None, typer.Option("--max-events-per-batch", help="A batch takes about this many events at most.")
+    ] = None,
+    reading_tasks: Annotated[
+        int | None, typer.Option("--reading-tasks", help="Tasks that read a large batch; more than 1 costs a shuffle.")
+    ] = None,
+    look_ms: Annotated[
+        float | None, typer.Option("--look-ms", help="How often, at most, to look at the ends of all partitions.")
+    ] = None,
+    look_warn_ms: Annotated[
+        float | None, typer.Option("--look-warn-ms", help="Warn of looks that are further apart.")
+    ] = None,
+    look_patience_ms: Annotated[
+        float | None, typer.Option("--look-patience-ms", help="How long looks wait for a broker that is silent.")
     ] = None,
     topic_poll_s: Annotated[
         float | None, typer.Option("--topic-poll-s", help="How often to look for new and recreated topics.")
