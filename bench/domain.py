@@ -35,7 +35,7 @@ class Domain:
         hashed = [(murmur2(name.encode()) & 0x7FFFFFFF) % EVENT_PARTITIONS for name in self.topics]
         self._partition = np.array(hashed, dtype=np.int64)[self._topic]
         self._offset = _occurrence(self._partition)
-        self._done = self._subscribed = 0
+        self._done = self._subscribed = self._cuts = 0
 
     def subscribe(self, subscriptions: Ints) -> Effects:
         """Grants a row of topics to one new subscriber each, in one batch."""
@@ -45,9 +45,12 @@ class Domain:
         """The batch that asks for them; ids are s0, s1 …"""
         first, size = self._subscribed, len(subscriptions)
         self._subscribed += size
+        self._cuts += 1
         none = np.zeros(size, dtype=np.int64)
         return Batch(
             time_ms=_BEGAN_MS,
+            cut=self._cuts,
+            topic_order=(),
             kafka_topics=(DomainTopics(domain=NAME).control,),
             topics=(),
             kafka_topic=none,
@@ -56,6 +59,7 @@ class Domain:
             timestamp_ms=none + _BEGAN_MS,
             topic=none - 1,
             crc=none,
+            slice=none,
             control={
                 row: self._request(f"s{first + row}", topics) for row, topics in enumerate(subscriptions.tolist())
             },
@@ -70,9 +74,12 @@ class Domain:
         """The next events."""
         rows = slice(self._done, self._done + size)
         self._done += size
+        self._cuts += 1
         none = np.zeros(size, dtype=np.int64)
         return Batch(
             time_ms=int(self._time_ms[rows][-1]) + 1,
+            cut=self._cuts,
+            topic_order=(),
             kafka_topics=("events",),
             topics=self.topics,
             kafka_topic=none,
@@ -81,6 +88,7 @@ class Domain:
             timestamp_ms=self._time_ms[rows],
             topic=self._topic[rows],
             crc=self._crc[rows],
+            slice=none,
             control={},
         )
 

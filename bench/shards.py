@@ -176,6 +176,8 @@ def _batch(drawn: Ints, first: int, size: int) -> Batch:
     topics, topic = np.unique(drawn[number], return_inverse=True)
     return Batch(
         time_ms=1 + len(drawn),
+        cut=1 + first // size,
+        topic_order=(),
         kafka_topics=KAFKA_TOPICS,
         topics=tuple(topic_name(index) for index in topics.tolist()),
         kafka_topic=number % len(KAFKA_TOPICS),
@@ -184,6 +186,7 @@ def _batch(drawn: Ints, first: int, size: int) -> Batch:
         timestamp_ms=number * 1_000 // BACKLOG_RATE,
         topic=topic.astype(np.int64),
         crc=number,
+        slice=np.zeros_like(number),
         control={},
     )
 

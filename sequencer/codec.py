@@ -34,7 +34,7 @@ from totalorder.sequencer.planes import from_planes, to_planes, width_of
 from totalorder.sequencer.stamps import DIGEST_BYTES, StampedBatch, StampRows
 
 Ints = npt.NDArray[np.int64]
-VERSION = 2
+VERSION = 3
 KIND = "stamps"
 _LEVEL, _LEVEL_OF_SMALL, _SMALL = 3, 6, 1 << 14
 """zstd's levels, and the bytes of what is small. Level 6 packs by 3 % better; encoding many events would take a third
@@ -57,6 +57,7 @@ _SCALARS = {
     "incarnation": int,
     "batch": int,
     "time_ms": int,
+    "cut": int,
     "min_subscriptions": int,
     "g": int,
     "control_g": int,

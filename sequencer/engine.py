@@ -16,7 +16,7 @@ from totalorder.sequencer.control import Answer, claim_in
 from totalorder.sequencer.draft import Draft
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.numbering import numbered, present
-from totalorder.sequencer.order import pi_order
+from totalorder.sequencer.order import SliceFalls, pi_order
 from totalorder.sequencer.registry import Registry
 from totalorder.sequencer.stamper import Stamper
 from totalorder.sequencer.stamps import Source, StampedBatch, StampRows, first_digest
@@ -122,14 +122,7 @@ class _Run:
         """Expires leases, then goes through the batch in π: runs of events between control records."""
         batch, registry = self.batch, self.registry
         registry.expire()
-        ranks = _ranks(self.draft, batch)
-        rows = pi_order(
-            rank=ranks,
-            partition=batch.partition,
-            offset=batch.offset,
-            timestamp_ms=batch.timestamp_ms,
-            time_ms=batch.time_ms,
-        )
+        rows = self._in_pi()
         rows = rows[(self.topic[rows] >= 0) | (self.source[rows] < 0)]
         done = 0
         for at in np.flatnonzero(self.source[rows] < 0).tolist():
@@ -138,6 +131,26 @@ class _Run:
             registry.handle(batch.control[row], int(batch.offset[row]), self.next_offsets)
             done = at + 1
         self._events(rows[done:])
+
+    def _in_pi(self) -> Ints:
+        batch = self.batch
+        try:
+            return pi_order(
+                slice_=batch.slice,
+                rank=_ranks(self.draft, batch),
+                precedence=_precedences(self.draft, batch),
+                partition=batch.partition,
+                offset=batch.offset,
+                timestamp_ms=batch.timestamp_ms,
+                time_ms=batch.time_ms,
+            )
+        except SliceFalls as fall:
+            topic, partition, offset = self._coordinates(fall.row)
+            raise StateError(
+                f"offset {offset} of {topic}[{partition}] is in slice {batch.slice[fall.row]} of cut {batch.cut}, and "
+                "an earlier offset in a later slice",
+                remedy="That is a fault of totalorder: please report it with the domain's record of that cut",
+            ) from None
 
     def _events(self, rows: Ints) -> None:
         if len(rows) == 0:
@@ -163,6 +176,7 @@ class _Run:
             incarnation=cold.config.incarnation,
             batch=self.before.hot.batch + 1,
             time_ms=batch.time_ms,
+            cut=batch.cut,
             min_subscriptions=cold.config.min_subscriptions,
             g=stamper.g,
             control_g=self.registry.control_g,
@@ -222,8 +236,15 @@ class _Run:
 
 
 def _ranks(draft: Draft, batch: Batch) -> Ints:
-    """Rank of each row's Kafka topic; -1 for control, which goes before events of the same τ."""
+    """Rank of each row's Kafka topic; -1 for control, which goes before events of the same slice and τ."""
     return np.array([draft.ranks.get(name, -1) for name in batch.kafka_topics], dtype=np.int64)[batch.kafka_topic]
+
+
+def _precedences(draft: Draft, batch: Batch) -> Ints:
+    """Place of each row's Kafka topic in `topic_order`, its length for a topic that is not there; -1 for control."""
+    place = {name: at for at, name in enumerate(batch.topic_order)}
+    of_topic = [place.get(name, len(place)) if name in draft.ranks else -1 for name in batch.kafka_topics]
+    return np.array(of_topic, dtype=np.int64)[batch.kafka_topic]
 
 
 def _number_sources(draft: Draft, batch: Batch) -> Ints:

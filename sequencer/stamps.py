@@ -133,6 +133,8 @@ class StampedBatch:
     batch: int
     """1, 2, 3 …: the count of batches with rows since the domain began."""
     time_ms: int
+    cut: int
+    """Number of the cut that the batch comes from: 1, 2, 3 …; a cut without events or requests gives no batch."""
     min_subscriptions: int
     """m of the sequencing groups: with 1, vector timestamps make every subscriber follow π."""
     g: int
@@ -161,6 +163,7 @@ class StampedBatch:
             "incarnation": self.incarnation,
             "batch": self.batch,
             "time_ms": self.time_ms,
+            "cut": self.cut,
             "min_subscriptions": self.min_subscriptions,
             "g": self.g,
             "control_g": self.control_g,

@@ -237,6 +237,8 @@ def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
     values = rows["control"].to_numpy(object)
     return Batch(
         time_ms=int(rows["time_ms"].iloc[0]),
+        cut=1,
+        topic_order=(),
         kafka_topics=tuple(kafka_topics),
         topics=tuple(names),
         kafka_topic=kafka_topic,
@@ -245,6 +247,7 @@ def to_batch(frames: Iterable[pd.DataFrame], control_topic: str) -> Batch:
         timestamp_ms=rows["timestamp_ms"].to_numpy(np.int64),
         topic=np.where(is_control, -1, topic),
         crc=rows["crc"].to_numpy(np.int64),
+        slice=np.zeros(len(rows), dtype=np.int64),
         control={row: bytes(values[row]) for row in np.flatnonzero(is_control).tolist()},
     )
 

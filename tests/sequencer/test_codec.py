@@ -155,7 +155,8 @@ def altered(record: WireRecord, **headers: bytes) -> dict[str, bytes]:
     ("headers", "message"),
     [
         ({"kind": b"other"}, "no header kind=stamps"),
-        ({"version": b"9"}, "has version b'9'"),
+        ({"version": b"9"}, "has version b'9'; this program reads 3"),
+        ({"version": b"2"}, "has version b'2'; this program reads 3"),
         ({"part": b"x"}, "headers are not those of stamps"),
         ({"part": b"3"}, "part 3 of 1"),
         ({"parts": b"99999999"}, "part 0 of 99999999"),
@@ -229,6 +230,8 @@ def test_odd_directories_are_refused(directory: str) -> None:
         ("g", -1),
         ("g", 2**63),
         ("time_ms", 2**63),
+        ("cut", -1),
+        ("cut", "1"),
         ("previous_digest", "\ud800"),
         ("names", ["T", "\ud800"]),
         ("first", [0]),
@@ -366,7 +369,7 @@ def test_parts_that_differ_in_what_they_have_in_common_are_refused() -> None:
     """The digest covers the last part's directory: a first part with fewer sources must not come through with it."""
     _, records = many_parts()
     directory, columns = raw_of(records[0])
-    for name, odd in (("sources", [["all", 7]] * 9), ("time_ms", 1), ("next_offsets", [])):
+    for name, odd in (("sources", [["all", 7]] * 9), ("time_ms", 1), ("cut", 2), ("next_offsets", [])):
         first = WireRecord(value=value_of(json.dumps(directory | {name: odd}), columns), headers=records[0].headers)
         with pytest.raises(WireError, match="does not fit the first one of batch 1"):
             feed(reader(), [first, *records[1:]])

@@ -54,6 +54,7 @@ def stamped(
         incarnation=incarnation,
         batch=batch,
         time_ms=0,
+        cut=batch,
         min_subscriptions=m,
         g=g if g is not None else max([control_g, *(row[2] for row in rows)]),
         control_g=control_g,

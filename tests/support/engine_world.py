@@ -1,5 +1,6 @@
 """Builds engine input from a plain list π, and reads the engine's output back into the reference's terms."""
 
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from totalorder.sequencer.stamps import StampedBatch
 from totalorder.sequencer.state import State
 
 DOMAIN = "d"
+BATCH_MS = 10**6
+"""Every batch's time."""
 KAFKA_PARTITIONS = 3
 
 
@@ -40,8 +43,11 @@ class Requests:
         return encode_request(Unsubscribe(id=change.id, generation=generation, nonce="n"))
 
 
-def rows_of(items: Iterable[Item]) -> list[Row]:
-    """Rows whose π is exactly the given list: one Kafka topic `all` (keyed), timestamps counting up."""
+def rows_of(items: Iterable[Item], clocks: random.Random | None = None) -> list[Row]:
+    """Rows whose π is exactly the given list: one Kafka topic `all` (keyed), timestamps counting up.
+
+    With `clocks` each row has a slice of its own, and a timestamp that says nothing.
+    """
     requests = Requests()
     offsets: dict[object, int] = {}
     rows = []
@@ -53,7 +59,9 @@ def rows_of(items: Iterable[Item]) -> list[Row]:
         else:
             offset = offsets["control"] = offsets.get("control", -1) + 1
             rows.append(Row(f"{DOMAIN}.control", 0, offset, at, control=requests.value(item)))
-    return rows
+    if clocks is None:
+        return rows
+    return [row._replace(slice=at, timestamp_ms=clocks.randrange(2 * BATCH_MS)) for at, row in enumerate(rows)]
 
 
 def configs(*, shards: int = 1, partitions: int = 4, m: int = 1, keyframe_every: int = 3) -> list[EngineConfig]:
@@ -79,7 +87,7 @@ def run(batches: Sequence[Sequence[Row]], shard_configs: Sequence[EngineConfig])
     effects = []
     for rows in batches:
         for shard in range(len(states)):
-            states[shard], done = step(states[shard], Batch.of(10**6, rows), {})
+            states[shard], done = step(states[shard], Batch.of(BATCH_MS, rows), {})
             effects.append(done)
     return states, effects
 

@@ -1,7 +1,8 @@
 """Golden scripts: blocks of input, `----`, and the readable trace that the engine gives for them.
 
 A script begins with a block of settings (`partitions=1 m=1 keyframe_every=4`, every one optional), then one block for
-each batch: a line `batch at=TIME`, and a line for each record, in the order in which Spark might hand them over:
+each batch: a line `batch at=TIME [order=TOPIC,TOPIC…]`, and a line for each record, in the order in which Spark might
+hand them over:
 
     TOPIC KAFKA[PARTITION]@OFFSET ts=MS            an event ("-" as TOPIC: its pub/sub topic cannot be told)
     subscribe ID GENERATION NONCE TOPIC... [ts=MS] [lease=S]
@@ -9,7 +10,7 @@ each batch: a line `batch at=TIME`, and a line for each record, in the order in 
     renew ID GENERATION NONCE [ts=MS]
     raw TEXT                                       a control record with that value
 
-Control records get offsets 0, 1, 2 … of the control topic.
+Control records get offsets 0, 1, 2 … of the control topic. A line may end with `slice=N`; without, it is slice 0.
 """
 
 import re
@@ -45,13 +46,14 @@ def run_script(script: str) -> str:
     controls = 0
     for block in batches:
         lines = block.split("\n----")[0].splitlines()
-        time_ms = int(re.fullmatch(r"batch at=(\d+)", lines[0]).group(1))  # type: ignore[union-attr]
+        time_ms, order = re.fullmatch(r"batch at=(\d+)(?: order=(\S+))?", lines[0]).groups()  # type: ignore[union-attr]
         rows = []
         for line in lines[1:]:
             row = _row(line.strip(), controls)
             controls += row.control is not None
             rows.append(row)
-        state, effects = step(state, Batch.of(time_ms, rows), {})
+        topic_order = tuple(order.split(",")) if order else ()
+        state, effects = step(state, Batch.of(int(time_ms), rows, topic_order=topic_order), {})
         out.append("\n".join([*lines, "----", *_trace(effects)]))
     return "\n\n".join(out) + "\n"
 
@@ -63,12 +65,12 @@ def _config(block: str) -> EngineConfig:
 
 
 def _row(line: str, offset: int) -> Row:
-    options = {name: int(value) for name, value in re.findall(r"\b(ts|lease)=(\d+)", line)}
-    ts = options.get("ts", 0)
+    options = {name: int(value) for name, value in re.findall(r"\b(ts|lease|slice)=(\d+)", line)}
+    ts, slice_ = options.get("ts", 0), options.get("slice", 0)
     if found := _EVENT.match(line):
         topic, kafka, partition, event_offset = found.groups()
-        return Row(kafka, int(partition), int(event_offset), ts, "" if topic == "-" else topic, 1)
-    return Row(f"{DOMAIN}.control", 0, offset, ts, control=_request(line, options))
+        return Row(kafka, int(partition), int(event_offset), ts, "" if topic == "-" else topic, 1, slice=slice_)
+    return Row(f"{DOMAIN}.control", 0, offset, ts, control=_request(line, options), slice=slice_)
 
 
 def _request(line: str, options: dict[str, int]) -> bytes:

@@ -1,5 +1,7 @@
 """The dumb twin of totalorder's protocol: everything is counted from scratch out of the list pi, in O(n^2).
 
+Of the records of a batch `reference_order` makes their part of pi; all else begins with the list.
+
 An item's place in the list is its position: `items[0]` has g = 1. Events and subscription changes alike take one.
 Clever code (the sequencer's kernel, the subscriber's machine) is compared with this; nothing here is fast or
 incremental, so that each rule can be read off one expression. The rules:
@@ -13,9 +15,9 @@ incremental, so that each rule can be read off one expression. The rules:
 import operator
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,34 @@ class ReferenceStamp:
     topic: str
     n: int
     entries: dict[str, int]
+
+
+class Logged(NamedTuple):
+    """What decides the place of a Kafka record in its batch."""
+
+    kafka_topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    slice: int
+
+
+def reference_order(
+    records: Sequence[Logged], *, time_ms: int, topic_order: Sequence[str], ranks: Mapping[str, int]
+) -> list[Logged]:
+    """The records in the order of pi. Where an event ties with control, which alone has no rank, control is first."""
+
+    def tau(record: Logged) -> int:
+        same = [other for other in records if other[:2] == record[:2] and other.offset <= record.offset]
+        return min(time_ms, max(other.timestamp_ms for other in same))
+
+    def key(record: Logged) -> tuple[int, ...]:
+        name = record.kafka_topic
+        preference = [*topic_order, name].index(name)  # none: behind all that are in the list
+        topic = (preference, ranks[name]) if name in ranks else (-1, -1)
+        return (record.slice, tau(record), *topic, record.partition, record.offset)
+
+    return sorted(records, key=key)
 
 
 def change(subscription: str, topics: Iterable[str] = ()) -> Change:

@@ -96,7 +96,8 @@ def by_engine(settings: Settings, record: DomainRecord, log: DomainLog) -> tuple
         ends = partitions[0].next_offsets
         rows = [row for row in events if done.get(row[:2], 0) <= row.offset < ends.get(row[:2], 0)]
         asked = {answer.offset for answer in log.answers if answer.batch == number}
-        batch = Batch.of(partitions[0].time_ms, rows + [controls[offset] for offset in sorted(asked) if offset >= 0])
+        rows += [controls[offset] for offset in sorted(asked) if offset >= 0]
+        batch = Batch.of(partitions[0].time_ms, rows, cut=partitions[0].cut)
         for shard, state in enumerate(states):
             states[shard], effects = step(state, batch, record.starts)
             answers += effects.answers
