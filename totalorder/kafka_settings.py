@@ -121,7 +121,7 @@ def server_list(bootstrap_servers: str) -> list[str]:
 
 def check_settings(kafka: Mapping[str, str]) -> None:
     """Raises SettingsError for settings with which no client should connect, each by itself or all together."""
-    settings = _plain(kafka)
+    settings = plain_names(kafka)
     arguments = _translated(settings)
     protocol = arguments.get("security_protocol", "PLAINTEXT")
     if "SASL" in protocol:
@@ -137,7 +137,7 @@ def check_for_java(kafka: Mapping[str, str]) -> None:
 
     That is a name of other clients for a login or a certificate, or a value that is none of those of its setting.
     """
-    for name, value in _plain(kafka).items():
+    for name, value in plain_names(kafka).items():
         if name in _JAVAS_NAME:
             raise SettingsError(
                 f"kafka.{name} means nothing to Spark's Kafka client", remedy=f"Give kafka.{_JAVAS_NAME[name]} instead."
@@ -152,10 +152,11 @@ def client_settings(kafka: Mapping[str, str], role: Role) -> dict[str, Any]:
     `kafka`: Java or librdkafka names, with or without `kafka.` in front. Raises SettingsError for an unknown name
     (naming the nearest known one), for one that totalorder decides itself, and for a value that cannot be."""
     known = CLASSES[role].DEFAULT_CONFIG
-    return {argument: value for argument, value in _translated(_plain(kafka)).items() if argument in known}
+    return {argument: value for argument, value in _translated(plain_names(kafka)).items() if argument in known}
 
 
-def _plain(kafka: Mapping[str, str]) -> dict[str, str]:
+def plain_names(kafka: Mapping[str, str]) -> dict[str, str]:
+    """The settings without `kafka.` in front and blanks around; SettingsError for what is no table."""
     if not isinstance(kafka, Mapping):
         raise SettingsError(
             f"kafka is {kafka!r}, and no table", remedy='Give names and values, like {"security.protocol": "SSL"}.'
@@ -175,7 +176,7 @@ def _translated(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _arguments(name: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    _refuse_decided(name)
+    refuse_decided(name)
     special = _SPECIAL.get(name)
     return special(settings) if special else {_argument(name): _parse(name, settings[name])}
 
@@ -209,7 +210,8 @@ def _refuse_idle(settings: Mapping[str, str], arguments: set[str], reason: str) 
 # --- one setting ------------------------------------------------------------------------------------------------------
 
 
-def _refuse_decided(name: str) -> None:
+def refuse_decided(name: str) -> None:
+    """Raises SettingsError for a setting that may not come from outside."""
     reason = _DECIDED.get(name)
     if reason:
         raise SettingsError(f"kafka.{name} cannot be set: {reason}", remedy="Leave it out.")
