@@ -12,16 +12,11 @@ PERIOD_S = 5.0
 
 
 class BatchLog:
-    """Gathers batches, and says what has come. `now_s` is the time in seconds. A look that took longer than
-    `look_warn_ms`, with the pause before it, is warned of: what is published within it may be ordered by clocks alone.
-    """
+    """Gathers batches, and says what has come. `now_s` is the time in seconds."""
 
-    def __init__(
-        self, log: Any, *, verbose: bool, look_warn_ms: float, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, log: Any, *, verbose: bool, now_s: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._verbose = verbose
-        self._look_warn_ms = look_warn_ms
         self._now_s = now_s
         self._said_s: float | None = None
         self._gathered: list[BatchProgress] = []
@@ -42,7 +37,6 @@ class BatchLog:
             return
         self._said_s = self._now_s()
         self._warn_of_unroutable(batches)
-        self._warn_of_looks(batches)
         if self._verbose:
             for batch in batches:
                 self._log.info("batch", **_one(batch))
@@ -54,12 +48,6 @@ class BatchLog:
         if count:
             named = next(batch.figures["unroutable_at"] for batch in batches if batch.figures["unroutable"])
             self._log.warning("events without a topic left out", count=count, at=named)
-
-
-    def _warn_of_looks(self, batches: list[BatchProgress]) -> None:
-        longest_ms = _longest_look_ms(batches)
-        if longest_ms > self._look_warn_ms:
-            self._log.warning("looks are far apart", longest_ms=longest_ms, silent=batches[-1].looks.get("silent", 0))
 
 
 def _longest_look_ms(batches: list[BatchProgress]) -> int:

@@ -87,7 +87,7 @@ class Sequencer:
         self._ready = False
         self._revivals = Patience(_REVIVALS_S, apart_s=_REVIVALS_S)
         self._broker = BrokerWatch(self._log)
-        self._batches = BatchLog(self._log, verbose=settings.verbose, look_warn_ms=settings.look_warn_ms)
+        self._batches = BatchLog(self._log, verbose=settings.verbose)
 
     def __enter__(self) -> "Sequencer":
         self.start()

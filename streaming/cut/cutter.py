@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from totalorder.errors import StateError
-from totalorder.sequencer.cuts import Cut, CutSource
+from totalorder.sequencer.cuts import Cut, CutEncoder, CutSource
 from totalorder.sequencer.names import DomainTopics
 from totalorder.streaming.cut.chunk import Ints
 from totalorder.streaming.cut.ends import Look, Source
@@ -43,7 +43,7 @@ class Cutter:
         self._take_record()
         self._questions = Questions(settings.bootstrap_servers, settings.kafka, timeout_s=settings.broker_timeout_s)
         cuts = DomainTopics(domain=settings.domain).cuts
-        self._publisher = CutPublisher(settings.bootstrap_servers, settings.kafka, cuts)
+        self._publisher, self._encoder = CutPublisher(settings.bootstrap_servers, settings.kafka, cuts), CutEncoder()
         self._published: BatchEnd | None = None
         self._planned: Planned | None = None
         self._looks = LookLog()
@@ -194,7 +194,12 @@ class Cutter:
     # --- what tasks read, and what everybody may ----------------------------------------------------------------------
 
     def shares(self, begin: BatchEnd, end: BatchEnd) -> list[ReadPlan]:
-        """What each task reads of a batch that is in Spark's log; its cut is acknowledged when this returns."""
+        """What each task reads of a batch that is in Spark's log; its cut is acknowledged when this returns.
+
+        A new domain's first batch is empty: it ends where it begins, and is no cut.
+        """
+        if end.cut == begin.cut:
+            return []
         self._publish(begin, end)
         ranges = [
             Range(
@@ -228,18 +233,17 @@ class Cutter:
         if end == self._published:
             return
         starts = np.array([self._starts.get(place, 0) for place in end.places], dtype=np.int64)
-        self._publisher.send(
-            Cut.of(
-                domain=self._settings.domain,
-                incarnation=self._record.incarnation,
-                cut=end.cut,
-                sources=[CutSource(*source) for source in self._named(end.places)],
-                begins=laid_out(begin.ends, end.shape, starts).tolist(),
-                ends=end.flat.tolist(),
-                looks=end.looks,
-                topic_order=self._record.orders[end.order],
-            )
+        cut = Cut.of(
+            domain=self._settings.domain,
+            incarnation=self._record.incarnation,
+            cut=end.cut,
+            sources=[CutSource(*source) for source in self._named(end.places)],
+            begins=laid_out(begin.ends, end.shape, starts).tolist(),
+            ends=end.flat.tolist(),
+            looks=end.looks,
+            topic_order=self._record.orders[end.order],
         )
+        self._publisher.send(self._encoder.encode(cut))
         self._published = end
 
     # --- the rest -----------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.cut.ranges import ReadPlan
 from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.failures import WorkerFailure
+from totalorder.streaming.relay import log_through_java
 
 FORMAT = "totalorder"
 _OPTION = "secret.settings"
@@ -114,6 +115,7 @@ class CutReader(DataSourceStreamReader):
 
     def _cutter(self) -> Cutter:
         if self._made is None:
+            log_through_java()
             self._made = Cutter(self._settings)
         return self._made
 

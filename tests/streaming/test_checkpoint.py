@@ -94,7 +94,7 @@ def test_a_record_of_another_version_is_refused() -> None:
 
 def planned(offset: int, topic: int = 1) -> str:
     """What Spark's log has of a batch that ends at this offset of the first partition of topic a."""
-    return json.dumps(BatchEnd(cut=3, order=0, ends={0: (2,), topic: (offset, 7)}, looks=()).encode())
+    return json.dumps(BatchEnd(cut=3, order=0, ends={0: (2,), topic: (offset, 7)}).encode())
 
 
 def test_store_and_facts(store: Store, tmp_path: Path) -> None:
