@@ -22,6 +22,7 @@ from totalorder.streaming.cut.cutter import Cutter
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.cut.ranges import ReadPlan
 from totalorder.streaming.cut.source_settings import SourceSettings
+from totalorder.streaming.cut.verifying import present_ids
 from totalorder.streaming.failures import WorkerFailure
 from totalorder.streaming.relay import log_through_java
 
@@ -105,7 +106,7 @@ class CutReader(DataSourceStreamReader):
         """In a worker: the chunks of one share."""
         assert isinstance(partition, Share)
         with _told():
-            for chunk in reading.read(partition.plan):
+            for chunk in reading.read(partition.plan, verify=present_ids):
                 yield pa.RecordBatch.from_arrays([pa.array([encode(chunk)], pa.binary())], names=[CHUNK])
 
     def stop(self) -> None:
