@@ -179,7 +179,7 @@ class LookLog:
             self._thin_out()
 
     def _is_full(self, share: float = 1.0) -> bool:
-        room = max(self._max_advances, len(self._base))
+        room = max(self._max_advances, int(np.count_nonzero(self._base < _NEVER)))
         return len(self._looks) > share * self._max_looks or self._advances > share * room
 
     def _thin_out(self) -> None:

@@ -18,7 +18,7 @@ MAX_PLACES = 100_000
 MAX_LOOKS = 2_000
 """Looks within one batch."""
 MAX_ADVANCES = 20_000
-"""Of all looks of one batch together, or one for each partition where there are more partitions."""
+"""Of all looks of one batch together, besides one for each partition."""
 MAX_NUMBER = 2**31 - 1
 MAX_OFFSET = 2**53
 """So that no sum of what was checked overflows; a partition with a million records a second has 285 years to it."""
@@ -292,7 +292,7 @@ def _problem_of_looks(end: BatchEnd) -> str:
     looks = end.looks
     if not looks.sizes:
         return "there are advances without a look" if looks.places or looks.counts else ""
-    if len(looks) > MAX_LOOKS or len(looks.places) > max(MAX_ADVANCES, len(end.flat)):
+    if len(looks) > MAX_LOOKS or len(looks.places) > MAX_ADVANCES + len(end.flat):
         return f"{len(looks):,} looks with {len(looks.places):,} advances are too many"
     if min(looks.sizes) < 1 or not sum(looks.sizes) == len(looks.places) == len(looks.counts):
         return "a look is empty, or its columns differ in length"
