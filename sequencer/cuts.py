@@ -183,21 +183,42 @@ class Cut:
         return np.repeat(np.arange(len(self.slice_start) - 1), np.diff(self.slice_start))
 
     @cached_property
-    def parts(self) -> tuple[SlicePart, ...]:
-        """All that the batch takes, by slice and place."""
-        by_place = np.lexsort((self.slice_of, self.place))
+    def begin(self) -> Ints:
+        """Of each advance the offset at which it begins; it ends `count` later."""
+        by_place = self._by_place
         place, count = self.place[by_place], self.count[by_place]
         taken = np.cumsum(count) - count
         firsts = np.flatnonzero(differences(place, -1))
         before = taken - np.repeat(taken[firsts], np.diff(np.append(firsts, len(place))))
-        begin = np.empty_like(before)
-        begin[by_place] = before
-        begin += self.begins[self.place]
-        columns = (self.slice_of, self.place, begin, begin + self.count)
+        found = np.empty_like(before)
+        found[by_place] = before
+        return found + self.begins[self.place]
+
+    @cached_property
+    def _by_place(self) -> Ints:
+        """The numbers of the advances, those of each source together, in order of slices."""
+        return np.argsort(self.place, kind="stable")
+
+    @cached_property
+    def parts(self) -> tuple[SlicePart, ...]:
+        """All that the batch takes, by slice and place."""
+        columns = (self.slice_of, self.place, self.begin, self.begin + self.count)
         return tuple(
-            SlicePart(number, self.sources[at], first, end)
-            for number, at, first, end in zip(*(column.tolist() for column in columns), strict=True)
+            SlicePart(number, self.sources[at], begin, end)
+            for number, at, begin, end in zip(*(column.tolist() for column in columns), strict=True)
         )
+
+    def slices_at(self, place: Ints, offset: Ints) -> Ints:
+        """The number of the slice that has each of these records; -1 where the batch does not take it."""
+        found = np.full(len(offset), -1, dtype=np.int64)
+        places, ends, numbers = (
+            column[self._by_place] for column in (self.place, self.begin + self.count, self.slice_of)
+        )
+        for one in np.unique(place).tolist():
+            rows = np.flatnonzero((place == one) & (offset >= self.begins[one]) & (offset < self.ends[one]))
+            first, last = np.searchsorted(places, [one, one + 1])
+            found[rows] = numbers[first:last][np.searchsorted(ends[first:last], offset[rows], side="right")]
+        return found
 
     @cached_property
     def digest(self) -> str:
