@@ -20,9 +20,9 @@ subscriber: *read*). The tables say how many of the children come before their p
 The columns are the time from the parent's acknowledgement to the call that publishes the child, in ms. *Clock* is the
 one of the child's producer, which gives the record its time; the parent's is right. *Names* says whether the name of
 the parent's topic or the child's is the first by the alphabet. Half of the partitions are the parent topic's, half
-the child's; each event goes to one by chance. Producers wait for all replicas (`acks=all`) and do not linger. Pairs with
-all gaps are published in mixed order at a steady rate, one clock after the other (a partition's time is the latest of
-its records': a right clock would lend its time to a wrong one), through the real job, against one local broker.
+the child's; each event goes to one by chance. Producers wait for all replicas (`acks=all`) and do not linger. Pairs
+with all gaps are published in mixed order at a steady rate, one clock after the other (a partition's time is the latest
+of its records': a right clock would lend its time to a wrong one), through the real job, against one local broker.
 """
 _TITLES = {
     "plain": "Children first: record times by the producers",
@@ -136,7 +136,9 @@ def _gap(case: Mapping[str, Any]) -> str:
 def _share(case: Mapping[str, Any]) -> str:
     """A single child of thousands is not to be rounded away."""
     first, pairs = case["children_first"], case["pairs"]
-    return f"{first / pairs:.1%}" if first * 200 >= pairs or not first else f"{first} of {pairs:,}"
+    if not first:
+        return "0"
+    return f"{first / pairs:.1%}" if first * 200 >= pairs else f"{first} of {pairs:,}"
 
 
 def _gaps(cases: Sequence[Mapping[str, Any]]) -> Table:
