@@ -125,11 +125,11 @@ def test_a_receiver_may_be_asked_again_and_ends_when_nobody_listens() -> None:
 
 
 def test_a_receiver_says_what_comes_on_any_partition(broker: LocalBroker, new_topic: Callable[..., str]) -> None:
-    topics = [new_topic("copies", partitions=3), new_topic("copies", partitions=3)]
-    with Receiver(receive_copies, broker.bootstrap_servers, topics, 3) as receiver:
-        with Worker(publish_paced, broker.bootstrap_servers, topics, 1_000, 0.06, 3) as publisher:
+    topics = [new_topic("copies", partitions=4), new_topic("copies", partitions=4)]
+    with Receiver(receive_copies, broker.bootstrap_servers, topics, 4) as receiver:
+        with Worker(publish_paced, broker.bootstrap_servers, topics, 1_000, 0.08, 4) as publisher:
             assert publisher.ended(_BOUND_S)
-        assert len(receiver.all_of(60, _BOUND_S)) == 60
+        assert len(receiver.all_of(80, _BOUND_S)) == 80
     with closing(kafka_clients.consumer(broker.bootstrap_servers)) as consumer:
-        sources = [TopicPartition(topic, partition) for topic in topics for partition in range(3)]
+        sources = [TopicPartition(topic, partition) for topic in topics for partition in range(4)]
         assert set(consumer.end_offsets(sources).values()) == {10}
