@@ -50,8 +50,9 @@ class Cluster:
 
     spark: SparkSession
 
-    def __init__(self, topics: Sequence[str], **settings: object) -> None:
+    def __init__(self, topics: Sequence[str], *, partitions: int = 1, **settings: object) -> None:
         self.topics = tuple(topics)
+        self._partitions = partitions
         self._given = {"spark": _FORGET_CONSUMERS, **settings}
         self._left = ExitStack()
 
@@ -64,7 +65,7 @@ class Cluster:
             # Executors of a local cluster: where they log, and the address that they listen at.
             os.environ.update(SPARK_WORKER_DIR=str(self.folder / "work"), SPARK_LOCAL_IP="127.0.0.1")
             self.servers = stack.enter_context(LocalBroker()).bootstrap_servers
-            self._make_topics()
+            self.make_topics([*self.topics, *map(copy_of, self.topics)], self._partitions)
             self.spark = session.start_session(self.settings("session"))
             stack.callback(session.stop_session, self.spark)
             self._left = stack.pop_all()
@@ -75,11 +76,12 @@ class Cluster:
     ) -> None:
         self._left.close()
 
-    def _make_topics(self) -> None:
-        names = [*self.topics, *map(copy_of, self.topics)]
+    def make_topics(self, topics: Sequence[str], partitions: int, **configs: str) -> None:
+        """Makes topics of so many partitions; `configs` have _ for the dots of their names."""
+        given = {name.replace("_", "."): value for name, value in configs.items()}
         with kafka_clients.admin(self.servers) as admin:
-            admin.create_topics({name: {"num_partitions": 1} for name in names})
-            admin.wait_for_topics(names)
+            admin.create_topics({name: {"num_partitions": partitions, "configs": given} for name in topics})
+            admin.wait_for_topics(topics)
 
     def settings(self, domain: str, **more: object) -> Settings:
         """Settings of a domain of its own over the topics."""
@@ -107,17 +109,18 @@ class Cluster:
             yield query
 
     @contextmanager
-    def copying(self, settings: Settings, *, tuned: bool) -> Iterator[StreamingQuery]:
+    def copying(self, settings: Settings, *, tuned: bool, partitions: int = 1) -> Iterator[StreamingQuery]:
         """A query that copies the events with their keys and values, topic by topic, and does nothing else.
 
         It is as anybody would write it: with Spark's and Kafka's own settings, but for the checkpoint's file system,
-        which is the job's. `tuned`: it also reads, writes and is compiled as the job is.
+        which is the job's. `tuned`: it also reads, writes and is compiled as the job is. Each of the settings' topics
+        has so many `partitions`.
         """
         conf = session.query_conf(settings)
         for name in conf.keys() - _CHECKPOINT_FILES:
             self.spark.conf.unset(name)
         session.apply(self.spark, conf if tuned else {name: conf[name] for name in conf.keys() & _CHECKPOINT_FILES})
-        events = source.read(self.spark, self._reading(settings, tuned=tuned))
+        events = source.read(self.spark, self._reading(settings, partitions, tuned=tuned))
         copies = events.select(F.concat(F.lit(_COPIES), "topic").alias("topic"), "key", "value")
         written = sink_options(settings) | {"kafka.compression.type": "none"}
         query = (
@@ -133,13 +136,12 @@ class Cluster:
         finally:
             query.stop()
 
-    def _reading(self, settings: Settings, *, tuned: bool) -> dict[str, str]:
+    def _reading(self, settings: Settings, partitions: int, *, tuned: bool) -> dict[str, str]:
         """Options of a copy's source."""
         starts = {"startingOffsets": settings.starting_offsets}
         if tuned:
-            return (
-                source.reader_options(settings, settings.topics, {(topic, 0): 0 for topic in settings.topics}) | starts
-            )
+            read = {(topic, partition): 0 for topic in settings.topics for partition in range(partitions)}
+            return source.reader_options(settings, settings.topics, read) | starts
         return starts | {
             "kafka.bootstrap.servers": self.servers,
             "subscribe": ",".join(settings.topics),

@@ -15,7 +15,7 @@ from totalorder.bench.figures_page import page
 from totalorder.bench.figures_panels import draw_all
 from totalorder.bench.figures_paper import SERVERS, Forwarded, forwarded_by_site
 from totalorder.bench.figures_size import TimestampSize, timestamp_sizes
-from totalorder.bench.outcome import Outcome, Request, Say, Size, Table
+from totalorder.bench.outcome import Outcome, Request, Say, Size, Table, write_text
 from totalorder.bench.workload import SHAPES, Workload
 
 TOPICS = 1_000
@@ -111,7 +111,7 @@ def run(request: Request) -> Outcome:
 
     def write() -> list[Path]:
         texts = {"figures.json": json.dumps(data, indent=1), "index.md": page(shown)}
-        return [*draw_all(request.out, data), *(_write(request.out / name, text) for name, text in texts.items())]
+        return [*draw_all(request.out, data), *(write_text(request.out / name, text) for name, text in texts.items())]
 
     return Outcome(data=data, tables=shown, write=write)
 
@@ -135,12 +135,6 @@ def _forwarded(plan: Plan, say: Say) -> dict[tuple[float, int], Forwarded]:
         for shape in SHAPES
         for count in plan.subscriptions
     }
-
-
-def _write(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

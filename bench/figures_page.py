@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from totalorder.bench.outcome import Table
+from totalorder.bench.outcome import Table, markdown
 
 _HEAD = """# The paper's figures
 
@@ -72,11 +72,5 @@ broker's log when events (200 bytes, and Kafka's own) and stamps are read once. 
 
 def page(tables: Sequence[Table]) -> str:
     """Markdown; the tables are those of sizes, by rate, by subscriptions, and by server."""
-    size, by_rate, by_subscriptions, by_server = map(_table, tables)
+    size, by_rate, by_subscriptions, by_server = map(markdown, tables)
     return "\n".join([_HEAD, _SIZE, size, _LIVE, by_rate, by_subscriptions, _BANDWIDTH, by_server])
-
-
-def _table(table: Table) -> str:
-    ruler = ["---", *["---:"] * (len(table.columns) - 1)]
-    rows = [f"| {' | '.join(cells)} |" for cells in (table.columns, ruler, *table.rows)]
-    return "\n".join([f"{table.title}:", "", *rows, ""])

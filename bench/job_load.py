@@ -87,9 +87,12 @@ def publish_backlog(_: Connection, servers: str, topics: Sequence[str], keys: Se
     _flush(producer)
 
 
-def publish_paced(_: Connection, servers: str, topics: Sequence[str], rate: int, seconds: float) -> None:
-    """Events at an even rate but for a millisecond, in turn to the topics; each begins with the time at which it was
-    sent. To wake up for each event alone would take a tenth of a core from what is measured.
+def publish_paced(
+    _: Connection, servers: str, topics: Sequence[str], rate: int, seconds: float, partitions: int = 1
+) -> None:
+    """Events at an even rate but for a millisecond, in turn to the topics, and in each to its partitions; each begins
+    with the time at which it was sent. To wake up for each event alone would take a tenth of a core from what is
+    measured.
     """
     producer, padding = fast_producer(servers), _padding()
     began = time.time()
@@ -98,7 +101,9 @@ def publish_paced(_: Connection, servers: str, topics: Sequence[str], rate: int,
         if pause_s > _GRAIN_S:
             producer.poll(0)
             time.sleep(pause_s)
-        _send(producer, topics[number % len(topics)], _SENT.pack(time.time()) + padding[number % len(padding)], 0)
+        turn, topic = divmod(number, len(topics))
+        value = _SENT.pack(time.time()) + padding[number % len(padding)]
+        _send(producer, topics[topic], value, 0, partition=turn % partitions)
     _flush(producer)
 
 
@@ -120,10 +125,12 @@ def fast_producer(servers: str, **more: object) -> Any:
     return Producer({"bootstrap.servers": servers, "queue.buffering.max.messages": 1_000_000, **more})
 
 
-def _send(producer: Any, topic: str, value: bytes, timestamp_ms: int, key: str | None = None) -> None:
+def _send(
+    producer: Any, topic: str, value: bytes, timestamp_ms: int, key: str | None = None, partition: int = 0
+) -> None:
     while True:
         try:
-            producer.produce(topic, value=value, key=key, partition=0, timestamp=timestamp_ms)
+            producer.produce(topic, value=value, key=key, partition=partition, timestamp=timestamp_ms)
             return
         except BufferError:
             producer.poll(_POLL_S)
@@ -156,19 +163,22 @@ class Receiver(Worker):
             raise
 
     def all_of(self, expected: int, timeout_s: float) -> Floats:
-        """A row (sent, received) of each event, in seconds, as soon as there are so many or the time is over."""
+        """A row (sent, received) of each event until now, in seconds, as soon as there are so many or the time is over.
+
+        It may be asked again: it goes on receiving.
+        """
         with contextlib.suppress(ConnectionError):  # one that has ended is heard of next
             self.pipe.send((expected, timeout_s))
         rows: Floats = self.hear("receive", timeout_s + _END_S)
         return rows
 
 
-def receive_copies(pipe: Connection, servers: str, topics: Sequence[str]) -> None:
+def receive_copies(pipe: Connection, servers: str, topics: Sequence[str], partitions: int = 1) -> None:
     """Reads what a copying job wrote, as fast as a plain consumer can."""
     from kafka import TopicPartition
 
     consumer = kafka_clients.consumer(servers, fetch_max_wait_ms=5)
-    sources = [TopicPartition(topic, 0) for topic in topics]
+    sources = [TopicPartition(topic, partition) for topic in topics for partition in range(partitions)]
     consumer.assign(sources)
     consumer.seek_to_end(*sources)
     for source in sources:
@@ -197,18 +207,23 @@ def receive_ordered(pipe: Connection, servers: str, topics: Sequence[str], domai
 
 
 def _note(pipe: Connection, values: Callable[[], list[bytes]]) -> None:
-    """Notes when each value comes, until the other side asks and has as many as it expects."""
+    """Notes when each value comes, and says it as often as the other side asks and there are as many as it expects;
+    until that side is gone.
+    """
     gc.freeze()  # what was imported: to walk it takes a tenth of a second where cores are contended
     pipe.send("ready")
     rows: list[tuple[float, float]] = []
     expected, deadline, look_at = None, float("inf"), 0.0
-    while expected is None or (len(rows) < expected and time.monotonic() < deadline):
-        found = values()
-        now = time.time()
-        rows.extend((_SENT.unpack_from(value)[0], now) for value in found)
-        if expected is None and now >= look_at:
-            look_at = now + _POLL_S
-            if pipe.poll():
-                expected, timeout_s = pipe.recv()
-                deadline = time.monotonic() + timeout_s
-    pipe.send(np.array(rows).reshape(-1, 2))
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            found = values()
+            now = time.time()
+            rows.extend((_SENT.unpack_from(value)[0], now) for value in found)
+            if expected is not None and (len(rows) >= expected or time.monotonic() >= deadline):
+                pipe.send(np.array(rows).reshape(-1, 2))
+                expected = None
+            if expected is None and now >= look_at:
+                look_at = now + _POLL_S
+                if pipe.poll():
+                    expected, timeout_s = pipe.recv()
+                    deadline = time.monotonic() + timeout_s

@@ -32,6 +32,20 @@ class Table:
     rows: Sequence[Sequence[str]]
 
 
+def markdown(table: Table) -> str:
+    """A table as a page has it, with its title above."""
+    ruler = ["---", *["---:"] * (len(table.columns) - 1)]
+    rows = [f"| {' | '.join(cells)} |" for cells in (table.columns, ruler, *table.rows)]
+    return "\n".join([f"{table.title}:", "", *rows, ""])
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes a page or data below `--out`, whose folder is made when it is first needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """`data` is the one JSON object of `--json`.

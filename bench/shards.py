@@ -107,7 +107,7 @@ def run(request: Request) -> Outcome:
     return Outcome(data=data, tables=tables(data))
 
 
-def _cluster_settings(plan: Plan) -> dict[str, object]:
+def _cluster_settings(plan: Plan) -> dict[str, Any]:
     return {
         "master": _MASTER,
         "topic_by": "key",

@@ -28,8 +28,10 @@ _BENCHMARKS = {
     "shards": "The stamping job in 1, 2 and 4 shards on separate executors.",
     "peers": "The same load through other ways to order events.",
     "figures": "The paper's figures, measured here.",
+    "partitions": "Delay and memory of the job as event topics have more partitions, against a copy.",
+    "order": "How often an event comes before the one that caused it, by how soon after it was published.",
 }
-_WRITING = ("bytes", "growth", "figures")
+_WRITING = ("bytes", "growth", "figures", "partitions", "order")
 """Those that leave plots and data behind."""
 Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: a minute to four, and rougher figures.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Only prove that it runs: the figures mean nothing.")]

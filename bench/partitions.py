@@ -1,0 +1,194 @@
+"""`totalorder bench partitions`: the job, and Spark queries that only copy, as event topics have more partitions.
+
+They run by turns in one Spark session over the same topics. Where one of them falls behind the events, it is given a
+bounded time, named, and not asked for more.
+"""
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from totalorder.bench.cluster import Cluster, copy_of
+from totalorder.bench.job import delays_between
+from totalorder.bench.job_load import Receiver, Worker, publish_paced, receive_copies, receive_ordered
+from totalorder.bench.job_progress import BatchTimes
+from totalorder.bench.memory import memory_of
+from totalorder.bench.outcome import Outcome, Request, Say, Size, write_text
+from totalorder.bench.partitions_page import KINDS, Measured, Phase, page, summary, tables
+from totalorder.config import Settings
+from totalorder.errors import Error
+
+MOST_IN_TOPIC = 64
+_LOOK_S = 0.2
+_BUSY_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """So many partitions in all, `each` of them in each of `topics`."""
+
+    partitions: int
+    topics: tuple[str, ...]
+    each: int
+
+    @classmethod
+    def of(cls, partitions: int) -> "Layout":
+        """In as few topics as can be, of equal size and at most 64 partitions."""
+        count = next(
+            count
+            for count in range(1, partitions + 1)
+            if partitions % count == 0 and partitions // count <= MOST_IN_TOPIC
+        )
+        topics = tuple(f"of-{partitions}-{number}" for number in range(count))
+        return cls(partitions=partitions, topics=topics, each=partitions // count)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is done. A turn publishes for `settle_s` at the first of `rates` (events a second), and then for
+    `phase_s` at each of them; behind each, all has to come within `patience_s`. Each kind has a turn of `warm_up_s`
+    that does not count first, on the first of `partitions`.
+    """
+
+    partitions: tuple[int, ...]
+    rates: tuple[int, ...]
+    rounds: int
+    warm_up_s: float
+    settle_s: float
+    phase_s: float
+    patience_s: float
+
+    @classmethod
+    def of(cls, size: Size) -> "Plan":
+        return size.pick(
+            smoke=cls(
+                partitions=(2, 16), rates=(200,), rounds=1, warm_up_s=0.5, settle_s=0.5, phase_s=1, patience_s=10
+            ),
+            quick=cls(
+                partitions=(4, 256), rates=(200, 3_000), rounds=1, warm_up_s=15, settle_s=5, phase_s=8, patience_s=15
+            ),
+            full=cls(
+                partitions=(4, 64, 256, 1_000),
+                rates=(200, 3_000, 10_000),
+                rounds=2,
+                warm_up_s=90,
+                settle_s=15,
+                phase_s=20,
+                patience_s=30,
+            ),
+        )
+
+
+def run(request: Request) -> Outcome:
+    """All layouts, from few partitions to many; a page and data below `request.out`."""
+    plan = Plan.of(request.size)
+    layouts = [Layout.of(partitions) for partitions in plan.partitions]
+    found = {layout.partitions: {kind: Measured() for kind in KINDS} for layout in layouts}
+    request.say("Starting a broker and Spark")
+    with Cluster(layouts[0].topics, partitions=layouts[0].each) as cluster:
+        for layout in layouts[1:]:
+            cluster.make_topics([*layout.topics, *map(copy_of, layout.topics)], layout.each)
+        for kind in KINDS:
+            request.say(f"Warming up, {KINDS[kind]}: {plan.warm_up_s:g} s at {plan.rates[0]} events/s")
+            _Turn(cluster, plan, layouts[0], kind, request.say).warm_up()
+        for layout in layouts:
+            for number in range(plan.rounds):
+                for kind in KINDS:
+                    turn = _Turn(cluster, plan, layout, kind, request.say)
+                    turn.run(number, found[layout.partitions][kind])
+    data = summary(plan.rates, found)
+
+    def write() -> list[Path]:
+        texts = {"partitions.json": json.dumps(data, indent=1), "partitions.md": page(data)}
+        return [write_text(request.out / name, text) for name, text in texts.items()]
+
+    return Outcome(data=data, tables=tables(data), write=write)
+
+
+class _Turn:
+    """One kind's query over one layout, a receiver, and a publisher for each rate."""
+
+    def __init__(self, cluster: Cluster, plan: Plan, layout: Layout, kind: str, say: Say) -> None:
+        self._cluster = cluster
+        self._plan = plan
+        self._layout = layout
+        self._kind = kind
+        self._say = say
+        self._sent = 0
+
+    def warm_up(self) -> None:
+        """Runs for a while; what is seen does not count."""
+        with self._started("warm-up") as (query, receiver):
+            self._phase(query, receiver, self._plan.rates[0], self._plan.warm_up_s)
+
+    def run(self, number: int, measured: Measured) -> None:
+        """Publishes at each rate until the kind falls behind; an Error of the query ends the turn and is noted."""
+        plan, name = self._plan, f"{self._layout.partitions} partitions, round {number + 1}, {KINDS[self._kind]}"
+        self._say(f"{name}: starting")
+        try:
+            with self._started(str(number)) as (query, receiver):
+                self._publish(BatchTimes(query), plan.rates[0], plan.settle_s)
+                for rate in plan.rates:
+                    phase = self._phase(query, receiver, rate, plan.phase_s)
+                    measured.phases.setdefault(rate, []).append(phase)
+                    self._say(f"{name} at {rate} events/s: {phase.told()}")
+                    if phase.missing:
+                        break
+                measured.memory.append(memory_of(self._cluster.spark))
+        except Error as error:
+            measured.failures.append(error.what)
+            self._say(f"{name}: {error.what}")
+
+    @contextmanager
+    def _started(self, name: str) -> Iterator[tuple[StreamingQuery, Receiver]]:
+        layout = self._layout
+        settings = self._cluster.settings(
+            f"partitions-{layout.partitions}-{self._kind}-{name}", topics=layout.topics, starting_offsets="latest"
+        )
+        with self._running(settings) as query, self._receiver(settings.domain) as receiver:
+            yield query, receiver
+
+    @contextmanager
+    def _running(self, settings: Settings) -> Iterator[StreamingQuery]:
+        cluster = self._cluster
+        running = (
+            cluster.sequencing(settings)
+            if self._kind == "job"
+            else cluster.copying(settings, tuned=self._kind == "tuned", partitions=self._layout.each)
+        )
+        with running as query:
+            yield query
+
+    def _receiver(self, domain: str) -> Receiver:
+        layout, servers = self._layout, self._cluster.servers
+        if self._kind == "job":
+            return Receiver(receive_ordered, servers, layout.topics, domain)
+        return Receiver(receive_copies, servers, [copy_of(topic) for topic in layout.topics], layout.each)
+
+    def _phase(self, query: StreamingQuery, receiver: Receiver, rate: int, seconds: float) -> Phase:
+        times = BatchTimes(query)
+        before = len(times.look())
+        began = time.time()
+        count = self._publish(times, rate, seconds)
+        rows = receiver.all_of(self._sent, self._plan.patience_s)
+        delays = delays_between(rows, began, math.inf)
+        return Phase(delays=delays, missing=count - len(delays), batches=tuple(times.look()[before:]))
+
+    def _publish(self, times: BatchTimes, rate: int, seconds: float) -> int:
+        """How many events it published."""
+        layout, deadline = self._layout, time.monotonic() + 3 * seconds + _BUSY_S
+        arguments = (self._cluster.servers, layout.topics, rate, seconds, layout.each)
+        with Worker(publish_paced, *arguments) as publisher:
+            while not publisher.ended(_LOOK_S):
+                times.look()
+                if time.monotonic() > deadline:
+                    raise Error(f"publishing {rate} events/s cannot keep up", remedy="The machine is too busy")
+        count = round(rate * seconds)
+        self._sent += count
+        return count
