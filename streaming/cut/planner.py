@@ -31,11 +31,7 @@ class Times(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-<<<<<<< HEAD
-    """A batch's end, or its begin itself where nothing waits; `waiting` offsets waited, of which the batch takes `taken`.
-=======
     """A batch's end, or its begin itself where nothing waits. Of `waiting` offsets the batch takes `taken`.
->>>>>>> 94e898921dfa59475b10577b043e59fb459cefa7
 
     `requests` counts what was asked of `Times`. `backlog` is there when the batch ends within a slice.
     """
@@ -51,13 +47,8 @@ class Planned:
 class Backlog:
     """How a batch ended within the slice that goes to `slice_ends` (by place): what helps to plan the next batch.
 
-<<<<<<< HEAD
-    All that is older than `time_ms` is taken, and of what has that very time a part where `is_tie`. `width_ms` is how much
-    later that is than where the batch before it ended; None where that is not known.
-=======
     All that is older than `time_ms` is taken, and a part of what has that very time where `is_tie`. `width_ms` is how
     much later that is than where the batch before it ended; None where that is not known.
->>>>>>> 94e898921dfa59475b10577b043e59fb459cefa7
     """
 
     slice_ends: Ints
@@ -158,10 +149,7 @@ class _Search:
         )
         self._asked_below = self._asked_above = False
         self._low_weight = self._high_weight = 1.0
-<<<<<<< HEAD
-=======
         self._was_above: bool | None = None
->>>>>>> 94e898921dfa59475b10577b043e59fb459cefa7
         self._guesses_ms: list[int] = []
         self._resumed_ms: int | None = None
         self.requests = 0
@@ -225,14 +213,6 @@ class _Search:
         ends[open_] = np.clip(np.where(answers < 0, high[open_], answers), low[open_], high[open_])
         self.requests += 1
         point = _Point(time_ms=time_ms, ends=ends, count=int((ends - self._waiting.begins).sum()))
-<<<<<<< HEAD
-        if point.count > self._limit:
-            self._high, self._asked_above = point, True
-            self._low_weight, self._high_weight = self._low_weight / 2, 1.0
-        else:
-            self._low, self._asked_below = point, True
-            self._low_weight, self._high_weight = 1.0, self._high_weight / 2
-=======
         is_above = point.count > self._limit
         stays = 0.5 if is_above == self._was_above else 1.0
         if is_above:
@@ -242,7 +222,6 @@ class _Search:
             self._low, self._asked_below = point, True
             self._low_weight, self._high_weight = 1.0, self._high_weight * stays
         self._was_above = is_above
->>>>>>> 94e898921dfa59475b10577b043e59fb459cefa7
 
     def _with_ties(self, tie_order: Sequence[int]) -> Ints:
         """What lies before low, and of what has just that time as much as there is room for, in the order of ties."""
