@@ -18,7 +18,7 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.config import Settings, make_settings
 from totalorder.sequencer.control import Subscribe, encode_request
-from totalorder.streaming import session, source
+from totalorder.streaming import session
 from totalorder.streaming.gear import LARGE_BATCH, Gear
 from totalorder.streaming.preflight import own_topics
 from totalorder.streaming.query import sink_options
@@ -29,6 +29,8 @@ from totalorder.streaming.topics import Topics
 _COPIES = "copy."
 _CHECKPOINT_FILES = {"spark.sql.streaming.checkpointFileManagerClass"}
 _SEND_S = 30
+_LEAST_FETCH, _MOST_FETCH, _ALL_FETCHES = 2**20, 2**23, 2**26
+"""Bytes: what one fetch of a tuned copy brings of a partition, and what those of all may hold in memory together."""
 # Consumers of queries that are over, each with megabytes that it fetched, would stay for five minutes: with a few
 # queries in one Java they fill the heap, and every batch of the next one has a full collection.
 _FORGET_CONSUMERS = {
@@ -120,7 +122,9 @@ class Cluster:
         for name in conf.keys() - _CHECKPOINT_FILES:
             self.spark.conf.unset(name)
         session.apply(self.spark, conf if tuned else {name: conf[name] for name in conf.keys() & _CHECKPOINT_FILES})
-        events = source.read(self.spark, self._reading(settings, partitions, tuned=tuned))
+        events = (
+            self.spark.readStream.format("kafka").options(**self._reading(settings, partitions, tuned=tuned)).load()
+        )
         copies = events.select(F.concat(F.lit(_COPIES), "topic").alias("topic"), "key", "value")
         written = sink_options(settings) | {"kafka.compression.type": "none"}
         query = (
@@ -137,13 +141,22 @@ class Cluster:
             query.stop()
 
     def _reading(self, settings: Settings, partitions: int, *, tuned: bool) -> dict[str, str]:
-        """Options of a copy's source."""
-        starts = {"startingOffsets": settings.starting_offsets}
-        if tuned:
-            read = {(topic, partition): 0 for topic in settings.topics for partition in range(partitions)}
-            return source.reader_options(settings, settings.topics, read) | starts
-        return starts | {
+        """Options of a copy's source. A long poll at a log's end delays the offset lookups behind it on the same
+        connection, and Spark looks two offsets up after each poll, so that 500 records or one megabyte are few for a
+        backlog; a consumer for each partition holds what it fetched ahead.
+        """
+        options = {
             "kafka.bootstrap.servers": self.servers,
             "subscribe": ",".join(settings.topics),
+            "startingOffsets": settings.starting_offsets,
             "maxOffsetsPerTrigger": str(settings.max_events_per_batch),
+        }
+        if not tuned:
+            return options
+        fetched = max(_LEAST_FETCH, min(_MOST_FETCH, _ALL_FETCHES // (partitions * len(settings.topics))))
+        return options | {
+            "kafka.fetch.max.wait.ms": "0",
+            "kafka.max.poll.records": "50000",
+            "kafka.max.partition.fetch.bytes": str(fetched),
+            "kafka.isolation.level": "read_committed",
         }

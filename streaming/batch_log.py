@@ -51,7 +51,7 @@ class BatchLog:
 
 
 def _longest_look_ms(batches: list[BatchProgress]) -> int:
-    return max(round(batch.looks.get("longest_ms", 0)) for batch in batches)
+    return round(max(float(batch.looks.get("longest_ms", 0)) for batch in batches))
 
 
 def _one(batch: BatchProgress) -> dict[str, Any]:

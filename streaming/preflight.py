@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from totalorder.config import Settings
 from totalorder.errors import PreflightFailed
-from totalorder.sequencer.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim, is_anothers
 from totalorder.streaming.record import FIXED, DomainRecord, EventTopic
@@ -153,9 +152,7 @@ def fit(settings: Settings, facts: Facts) -> tuple[tuple[str, ...], dict[str, li
     record = facts.checkpoint.record
     known = record.event_topics if record is not None else frozenset()
     rules = vet if record is None else vet_new
-    problems = {
-        name: list(rules(name, facts.topics[name])) for name in selected(settings, facts) if name not in known
-    }
+    problems = {name: list(rules(name, facts.topics[name])) for name in selected(settings, facts) if name not in known}
     return tuple(name for name, found in problems.items() if not found), {
         name: found for name, found in problems.items() if found
     }

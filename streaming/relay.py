@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
@@ -12,11 +13,12 @@ _MARK = "totalorder-log "
 def log_through_java() -> None:
     """In the source's process: what it logs comes out as lines that `relayed` knows."""
     structlog.configure(
-        processors=[structlog.stdlib.add_log_level, _marked], logger_factory=lambda *_: structlog.PrintLogger(sys.stderr)
+        processors=[structlog.stdlib.add_log_level, _marked],
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
 
 
-def _marked(_logger: object, _method: str, line: dict[str, Any]) -> str:
+def _marked(_logger: object, _method: str, line: MutableMapping[str, Any]) -> str:
     return _MARK + json.dumps(line, default=str)
 
 

@@ -18,7 +18,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
 from totalorder.errors import Error, PreflightFailed, StateError
-from totalorder.sequencer.stamps import Source
 from totalorder.streaming import claims, preflight
 from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
@@ -447,7 +446,14 @@ class Sequencer:
             self._handover = None
 
     def _release(self) -> None:
-        for step in (self._stop_query, self._remove_handover, self._batches.say, self._stop_spark, self._close_topics, self._unlock):
+        for step in (
+            self._stop_query,
+            self._remove_handover,
+            self._batches.say,
+            self._stop_spark,
+            self._close_topics,
+            self._unlock,
+        ):
             self._attempt(step)
         with contextlib.suppress(OSError):  # the pipe for the log may be gone with spark-submit's Java
             self._log.info("sequencer stopped", batches=self.processed.batches, g=self.processed.g)

@@ -138,7 +138,7 @@ class Cutter:
         found = self._admitted()
         counts = {number: len(found[topic.name].leaders) for number, topic in enumerate(self._topics)}
         with self._seen:
-            known = {number: 0 for number in counts}
+            known = dict.fromkeys(counts, 0)
             for number, partition in self._looks.sources:
                 known[number] = partition + 1
             new = [

@@ -124,8 +124,18 @@ def test_store_and_facts(store: Store, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "lines",
-    [None, (), (TIMED,), (TIMED, "{half"), (TIMED, "[]"), (TIMED, '{"a": 3}'), ("{}", planned(1)), ("[]", planned(1)), ("7", planned(1)),
-     (TIMED, planned(1, topic=2))],
+    [
+        None,
+        (),
+        (TIMED,),
+        (TIMED, "{half"),
+        (TIMED, "[]"),
+        (TIMED, '{"a": 3}'),
+        ("{}", planned(1)),
+        ("[]", planned(1)),
+        ("7", planned(1)),
+        (TIMED, planned(1, topic=2)),
+    ],
 )
 def test_a_damaged_log_of_offsets_is_refused(tmp_path: Path, lines: tuple[str, ...] | None) -> None:
     store = LocalStore(tmp_path)

@@ -25,7 +25,9 @@ def test_a_line_comes_through() -> None:
     assert logs == [{"event": "looks are far apart", "log_level": "warning", "longest_ms": 7, "why": "größe"}]
 
 
-@pytest.mark.parametrize("line", ["", "ERROR Utils: x", "totalorder-log {half", "totalorder-log []", "totalorder-log {}"])
+@pytest.mark.parametrize(
+    "line", ["", "ERROR Utils: x", "totalorder-log {half", "totalorder-log []", "totalorder-log {}"]
+)
 def test_other_lines_are_left_alone(line: str) -> None:
     with capture_logs() as logs:
         assert not relayed(line, structlog.get_logger())

@@ -13,9 +13,10 @@ from totalorder.config import Settings
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, decode_answer
+from totalorder.sequencer.cuts import Cut, CutsAssembler, SlicePart
 from totalorder.sequencer.engine import initial_state, step
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.stamps import StampedBatch
 from totalorder.streaming.record import DomainRecord
 
 
@@ -80,35 +81,53 @@ def read_log(settings: Settings) -> DomainLog:
     return DomainLog(stamped=stamped, answers=answers)
 
 
+def read_cuts(settings: Settings) -> dict[int, Cut]:
+    """The domain's cuts by their numbers."""
+    assembler, found = CutsAssembler(domain=settings.domain), {}
+    for record in records(settings.bootstrap_servers, settings.own_topics.cuts):
+        found |= {cut.cut: cut for cut in assembler.add(record.value, dict(record.headers))}
+    return found
+
+
 def by_engine(settings: Settings, record: DomainRecord, log: DomainLog) -> tuple[list[Answer], list[StampedBatch]]:
-    """What the pure engine gives for the very batches that the job cut: their ends are in the stamps."""
-    events = _event_rows(settings, record)
-    controls = {}
-    for found in records(settings.bootstrap_servers, settings.own_topics.control):
-        value = (found.value or b"")[: MAX_CONTROL_BYTES + 1]
-        controls[found.offset] = Row(found.topic, 0, found.offset, found.timestamp, control=value)
+    """What the pure engine gives for the very batches that the job cut, by what is public of the cuts."""
+    cuts, rows = read_cuts(settings), [*_event_rows(settings, record), *_control_rows(settings)]
     config = record.engine_config()
     states = [initial_state(replace(config, shard=shard)) for shard in range(config.shards)]
     answers: list[Answer] = []
     stamped: list[StampedBatch] = []
-    done: dict[Source, int] = dict(record.starts)
-    for number, partitions in sorted(log.batches().items()):
-        ends = partitions[0].next_offsets
-        rows = [row for row in events if done.get(row[:2], 0) <= row.offset < ends.get(row[:2], 0)]
-        asked = {answer.offset for answer in log.answers if answer.batch == number}
-        rows += [controls[offset] for offset in sorted(asked) if offset >= 0]
-        batch = Batch.of(partitions[0].time_ms, rows, cut=partitions[0].cut)
+    for _, partitions in sorted(log.batches().items()):
+        cut = cuts[partitions[0].cut]
+        taken = list(_in_slices(cut, rows))
+        batch = Batch.of(partitions[0].time_ms, taken, cut=cut.cut, topic_order=cut.topic_order)
         for shard, state in enumerate(states):
             states[shard], effects = step(state, batch, record.starts)
             answers += effects.answers
             stamped += effects.stamps
-        done |= ends
     return answers, stamped
+
+
+def _in_slices(cut: Cut, rows: list[Row]) -> Iterator[Row]:
+    """Those of the rows that the cut has, with the numbers of their slices."""
+    parts: dict[tuple[str, int], list[SlicePart]] = {}
+    for part in cut.parts:
+        parts.setdefault((part.source.topic, part.source.partition), []).append(part)
+    for row in rows:
+        for part in parts.get(row[:2], ()):
+            if part.begin <= row.offset < part.end:
+                yield row._replace(slice=part.slice)
+
+
+def _control_rows(settings: Settings) -> list[Row]:
+    return [
+        Row(found.topic, 0, found.offset, found.timestamp, control=(found.value or b"")[: MAX_CONTROL_BYTES + 1])
+        for found in records(settings.bootstrap_servers, settings.own_topics.control)
+    ]
 
 
 def _event_rows(settings: Settings, record: DomainRecord) -> list[Row]:
     rows = []
-    for topic in sorted(record.event_topics(settings.own_topics.own())):
+    for topic in sorted(record.event_topics):
         for found in records(settings.bootstrap_servers, topic):
             key = found.key.decode("utf-8", errors="replace") if found.key else ""
             name = topic if settings.topic_by == "topic" else key
