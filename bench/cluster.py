@@ -33,7 +33,8 @@ _LEAST_FETCH, _MOST_FETCH, _ALL_FETCHES = 2**20, 2**23, 2**26
 """Bytes: what one fetch of a tuned copy brings of a partition, and what those of all may hold in memory together."""
 # Consumers of queries that are over, each with megabytes that it fetched, would stay for five minutes: with a few
 # queries in one Java they fill the heap, and every batch of the next one has a full collection.
-_FORGET_CONSUMERS = {
+# One stays open for each Kafka partition that a copy reads; with Spark's default of 64, more of them thrash.
+_CONSUMERS = {"spark.kafka.consumer.cache.capacity": "4096"} | {
     f"spark.kafka.consumer.{cache}.{setting}": value
     for cache in ("cache", "fetchedData.cache")
     for setting, value in (("timeout", "5s"), ("evictorThreadRunInterval", "1s"))
@@ -55,7 +56,7 @@ class Cluster:
     def __init__(self, topics: Sequence[str], *, partitions: int = 1, **settings: object) -> None:
         self.topics = tuple(topics)
         self._partitions = partitions
-        self._given = {"spark": _FORGET_CONSUMERS, **settings}
+        self._given = {"spark": _CONSUMERS, **settings}
         self._left = ExitStack()
 
     def __enter__(self) -> Self:

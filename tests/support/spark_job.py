@@ -83,7 +83,7 @@ def read_log(settings: Settings) -> DomainLog:
 
 def read_cuts(settings: Settings) -> dict[int, Cut]:
     """The domain's cuts by their numbers."""
-    assembler, found = CutsAssembler(domain=settings.domain), {}
+    assembler, found = CutsAssembler(domain=settings.domain), dict[int, Cut]()
     for record in records(settings.bootstrap_servers, settings.own_topics.cuts):
         found |= {cut.cut: cut for cut in assembler.add(record.value, dict(record.headers))}
     return found
