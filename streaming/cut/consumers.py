@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 
 from totalorder.librdkafka_settings import consumer_settings
-from totalorder.streaming.cut.plain import PlainReader
+from totalorder.streaming.cut.fast import FastReader
 from totalorder.streaming.cut.ranges import ReadPlan
 from totalorder.streaming.cut.records import Reader
 
 MAX_READERS = 4
 """Of one process; of more, that which was used longest ago is closed."""
 _DEFAULTS = {
-    "fetch.wait.max.ms": "10",
+    "fetch.wait.max.ms": "5",
     "fetch.queue.backoff.ms": "1",
     "fetch.error.backoff.ms": "50",
     "reconnect.backoff.max.ms": "1000",
@@ -37,7 +37,7 @@ def of(plan: ReadPlan) -> Reader:
     if reader is None:
         while len(_readers) >= MAX_READERS:
             _readers.pop(next(iter(_readers))).close()
-        reader = PlainReader(client_settings(plan.bootstrap_servers, plan.kafka))
+        reader = FastReader(client_settings(plan.bootstrap_servers, plan.kafka))
     _readers[key] = reader  # the last is the one used last
     return reader
 

@@ -31,6 +31,10 @@ class Trouble:
         if code in _LOGIN:
             self._refusal = text
 
+    def is_end(self, code: int) -> bool:
+        """Whether this is no error: the partition was read to its present end."""
+        return code == int(KafkaError._PARTITION_EOF)
+
     def of_partition(self, code: int, text: str, wanted: Range) -> None:
         """Takes what is amiss with a partition; raises what cannot pass."""
         name = f"{wanted.topic}[{wanted.partition}]"

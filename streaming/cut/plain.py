@@ -75,8 +75,9 @@ class PlainReader:
     def _poll(self, plan: ReadPlan, names: Names, parts: Mapping[Place, _Rows], missing: set[Place]) -> set[Place]:
         """Waits for messages of what is missing; the partitions that came further."""
         deadline_s, came = time.monotonic() + plan.silence_s, set[Place]()
+        most = min(_MOST, sum(parts[place].wanted.end - parts[place].next_offset for place in missing))
         while not came:
-            for message in self._consumer.consume(_MOST, _PAUSE_S):
+            for message in self._consumer.consume(most, _PAUSE_S):
                 place = (message.topic(), message.partition())
                 if place in missing and self._take(message, plan, names, parts[place]):
                     came.add(place)

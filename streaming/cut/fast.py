@@ -1,0 +1,250 @@
+"""Ranges read by librdkafka's batch call and compiled code: a quarter of the time of a plain loop over messages.
+
+A partition is fetched while a plan asks for it, and beyond that while there is a backlog of it: what comes behind a
+range is kept for the next one. So a partition without events costs nothing, and no long poll delays the next start.
+"""
+
+import ctypes
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from totalorder.sequencer.limits import MAX_CONTROL_BYTES
+from totalorder.streaming.cut import messages
+from totalorder.streaming.cut.failures import Trouble
+from totalorder.streaming.cut.librdkafka import Client, Message
+from totalorder.streaming.cut.ranges import Range, ReadPlan
+from totalorder.streaming.cut.records import NONE, Names, Place, Records, by_place
+
+MOST = 20_000
+"""Messages of one batch call."""
+BACKLOG = 1_000
+"""Offsets behind a range from which on the partition is fetched further."""
+MAX_KEPT = 500_000
+"""Records that are kept for later ranges, all partitions together; one takes 32 bytes."""
+_FIRST_WAIT_MS, _LONGEST_WAIT_MS = 1, 20
+_UNKNOWN_TIMEOUT_MS = 1_000
+
+
+@dataclass
+class _Held:
+    """What is known of a partition: all of `begin` to before `end`, of which `kept` are the records."""
+
+    topic_id: str
+    begin: int
+    end: int
+    started: bool = False
+    kept: list[Records] = field(default_factory=list)
+
+    def taken(self, end: int) -> Iterator[Records]:
+        """Takes out what is known before an offset."""
+        parts, self.kept = self.kept, []
+        self.begin = min(end, self.end)
+        for records in parts:
+            place = int(np.searchsorted(records.offset, end))
+            if place:
+                yield records.part(0, place)
+            if place < len(records.offset):
+                self.kept.append(records.part(place, len(records.offset)))
+
+
+class _Run(NamedTuple):
+    """Messages of one partition that follow each other, or one error, which says that all before `offset` was seen."""
+
+    place: Place
+    records: Records | None
+    offset: int
+
+
+class FastReader:
+    """A `Reader`."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        """`settings`: librdkafka's."""
+        self._trouble = Trouble()
+        self._client = Client(settings, self._trouble.of_client)
+        self._held: dict[Place, _Held] = {}
+        self._messages = np.zeros(MOST, dtype=np.uint64)
+        self._columns = messages.Columns.of_size(MOST)
+        self._room = np.zeros(3, dtype=np.uint64)
+
+    def read(self, plan: ReadPlan, names: Names) -> Iterator[tuple[int, Records]]:
+        """See `Reader`."""
+        places = by_place(plan)
+        try:
+            for place in self._held.keys() - places.keys():
+                self._drop(place)
+            for place, at in places.items():
+                for records in self._begin(place, plan.ranges[at]):
+                    yield at, records
+            yield from self._rest(plan, names, places)
+        except BaseException:  # what was read may have been handed out, or not
+            self._drop_all()
+            raise
+
+    def forget(self, topic: str) -> None:
+        """See `Reader`."""
+        for place in [place for place in self._held if place[0] == topic]:
+            self._drop(place)
+
+    def close(self) -> None:
+        """See `Reader`."""
+        self._drop_all()
+        self._client.close()
+
+    # --- partitions ---------------------------------------------------------------------------------------------------
+
+    def _begin(self, place: Place, wanted: Range) -> Iterator[Records]:
+        """Makes a partition ready for a range; what is known of it already."""
+        held = self._held.get(place)
+        if held is None or (held.topic_id, held.begin) != (wanted.topic_id, wanted.begin):
+            self._drop(place)
+            held = self._held[place] = _Held(wanted.topic_id, wanted.begin, wanted.begin)
+        yield from held.taken(wanted.end)
+        if held.end < wanted.end and not held.started:
+            self._client.start(*place, held.end)
+            held.started = True
+
+    def _end(self, place: Place) -> None:
+        """Fetches a partition further only where there is a backlog of it."""
+        held = self._held[place]
+        if self._client.high_watermark(*place) < held.end + BACKLOG:
+            self._stop(place)
+
+    def _stop(self, place: Place) -> None:
+        held = self._held[place]
+        if held.started:
+            self._client.stop(*place)
+            held.started = False
+
+    def _drop(self, place: Place) -> None:
+        if place in self._held:
+            self._stop(place)
+            del self._held[place]
+
+    def _drop_all(self) -> None:
+        for place in list(self._held):
+            self._drop(place)
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _rest(self, plan: ReadPlan, names: Names, places: Mapping[Place, int]) -> Iterator[tuple[int, Records]]:
+        """Fetches what of the ranges is not known yet."""
+        missing = {place: plan.ranges[at] for place, at in places.items()}
+        self._settle(missing)
+        wait_ms, deadline_s = _FIRST_WAIT_MS, time.monotonic() + plan.silence_s
+        while missing:
+            known = sum(self._held[place].end for place in missing)
+            for run in self._poll(plan, names, missing, wait_ms):
+                for records in self._took(run, missing):
+                    yield places[run.place], records
+            if sum(self._held[place].end for place in missing) == known:
+                self._look_behind(missing)
+            if sum(self._held[place].end for place in missing) > known:
+                wait_ms, deadline_s = _FIRST_WAIT_MS, time.monotonic() + plan.silence_s
+            else:
+                wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
+                self._bear(plan, missing, deadline_s)
+            self._settle(missing)
+
+    def _settle(self, missing: dict[Place, Range]) -> None:
+        """Takes out what is complete."""
+        for place in [place for place, wanted in missing.items() if self._held[place].end >= wanted.end]:
+            self._held[place].begin = missing.pop(place).end
+            self._end(place)
+
+    def _bear(self, plan: ReadPlan, missing: Mapping[Place, Range], deadline_s: float) -> None:
+        """Nothing came: hears why, and whether that may pass."""
+        self._client.hear()
+        self._trouble.raise_refusal(plan.bootstrap_servers)
+        if time.monotonic() >= deadline_s:
+            parts = [(wanted, self._held[place].end) for place, wanted in missing.items()]
+            raise self._trouble.silent(plan, parts)
+
+    def _look_behind(self, missing: Mapping[Place, Range]) -> None:
+        """Behind the last record there may be markers of transactions only: they come with no message."""
+        for place in missing:
+            position, held = self._client.position(*place), self._held[place]
+            if position is not None:
+                held.end = max(held.end, position)
+
+    def _took(self, run: _Run, missing: Mapping[Place, Range]) -> Iterator[Records]:
+        """Takes note of a run; what of it belongs to the present range."""
+        held, wanted = self._held.get(run.place), missing.get(run.place)
+        if held is None:
+            return
+        if run.records is not None and run.offset > held.end:
+            held.kept.append(run.records)
+        held.end = max(held.end, run.offset)
+        if wanted is not None:
+            yield from held.taken(wanted.end)
+        elif len(held.kept) and self._kept() > MAX_KEPT:
+            self._stop(run.place)
+
+    def _kept(self) -> int:
+        return sum(len(records.offset) for held in self._held.values() for records in held.kept)
+
+    def _poll(self, plan: ReadPlan, names: Names, missing: Mapping[Place, Range], wait_ms: int) -> list[_Run]:
+        """Waits for messages of what is missing, and gives them back when they are read."""
+        count = self._client.poll(self._messages, MOST, 0)
+        if not count:  # asked for more than come, librdkafka would wait for all of the time
+            wanted = sum(part.end - self._held[place].end for place, part in missing.items())
+            count = self._client.poll(self._messages, min(wanted, MOST), wait_ms)
+        got = self._messages[:count]
+        try:
+            return list(self._runs(got, plan, names, missing))
+        finally:
+            messages.destroy(got)
+
+    def _runs(
+        self, got: messages.Addresses, plan: ReadPlan, names: Names, missing: Mapping[Place, Range]
+    ) -> Iterator[_Run]:
+        named, _kept_alive = _named(plan.topic_by)
+        runs = messages.read(got, named, self._room, self._columns)
+        begins = [*self._columns.begin[:runs].tolist(), len(got)]
+        for begin, end in zip(begins, begins[1:], strict=False):
+            message = Message.from_address(int(got[begin]))
+            topic = self._client.topic_name(message.topic) if message.topic else ""
+            place = (topic, message.partition)
+            if message.err:
+                yield from self._error(message, place, missing)
+            else:
+                yield self._run(place, got[begin:end], slice(begin, end), plan, names)
+
+    def _run(self, place: Place, got: messages.Addresses, part: slice, plan: ReadPlan, names: Names) -> _Run:
+        columns = self._columns
+        offset, timestamp_ms, crc = (
+            column[part].copy() for column in (columns.offset, columns.timestamp_ms, columns.crc)
+        )
+        topic, control = np.full(len(offset), NONE, dtype=np.int64), dict[int, bytes]()
+        if place[0] == plan.control:
+            control = {
+                at: Message.from_address(address).value(MAX_CONTROL_BYTES + 1) for at, address in enumerate(got.tolist())
+            }
+        elif plan.topic_by != "topic":
+            found = zip(columns.named[part].tolist(), columns.named_size[part].tolist(), strict=True)
+            topic[:] = [names.code(ctypes.string_at(at, size)) if at else NONE for at, size in found]
+        return _Run(place, Records(offset, timestamp_ms, crc, topic, control), int(offset[-1]) + 1)
+
+    def _error(self, message: Message, place: Place, missing: Mapping[Place, Range]) -> Iterator[_Run]:
+        text = message.value(1_000).decode(errors="replace")
+        wanted, held = missing.get(place), self._held.get(place)
+        if self._trouble.is_end(message.err):  # all before its offset was looked through
+            yield _Run(place, None, message.offset)
+        elif wanted is not None and held is not None and message.offset >= held.end:
+            self._trouble.of_partition(message.err, text, wanted)
+        elif held is not None:  # it is fetched no more, or from elsewhere
+            self._drop(place)
+        else:
+            self._trouble.of_client(message.err, text)
+
+
+def _named(topic_by: str) -> tuple[messages.Named, object]:
+    """What names events' pub/sub topics, and what must be kept alive for it."""
+    if not topic_by.startswith("header:"):
+        return messages.Named(topic_by == "key", 0), None
+    name = ctypes.create_string_buffer(topic_by.removeprefix("header:").encode())
+    return messages.Named(False, ctypes.addressof(name)), name
