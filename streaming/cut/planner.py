@@ -44,17 +44,27 @@ class Planned:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Point:
+    """Of a slice, what is older than `time_ms` goes to `ends`, by place."""
+
+    time_ms: int
+    ends: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
 class Backlog:
     """How a batch ended within the slice that goes to `slice_ends` (by place): what helps to plan the next batch.
 
     All that is older than `time_ms` is taken, and a part of what has that very time where `is_tie`. `width_ms` is how
-    much later that is than where the batch before it ended; None where that is not known.
+    much later that is than where the batch before it ended; None where that is not known. `later` is what was learnt of
+    later times, ascending.
     """
 
     slice_ends: Ints
     time_ms: int
     is_tie: bool
     width_ms: int | None
+    later: tuple[Point, ...]
 
 
 def plan(
@@ -121,20 +131,11 @@ def _looks(waiting: Waiting, count: int) -> Looks:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Point:
-    """Before this time each partition goes to `ends`, which takes `count` offsets in all."""
-
-    time_ms: int
-    ends: Ints
-    count: int
-
-
 class _Search:
     """For the largest time before which at most `limit` offsets of the first slice lie, as near as need be.
 
-    Between two times: before `low` lies what may be taken, before `high` too much. At first they are -1 (nothing is
-    older) and now + 1 (everything is, as no running timestamp is later than now).
+    Between two points: before `low` lies what may be taken, before `high` too much. At first their times are -1
+    (nothing is older) and now + 1 (everything is, as no running timestamp is later than now).
     """
 
     def __init__(self, waiting: Waiting, *, limit: int, now_ms: int, times: Times) -> None:
@@ -143,13 +144,10 @@ class _Search:
         self._limit = limit
         self._now_ms = now_ms
         self._times = times
-        self._low = _Point(time_ms=-1, ends=waiting.begins, count=0)
-        self._high = _Point(
-            time_ms=now_ms + 1, ends=self._slice_ends, count=int(waiting.counts[: waiting.sizes[0]].sum())
-        )
-        self._asked_below = self._asked_above = False
-        self._low_weight = self._high_weight = 1.0
-        self._was_above: bool | None = None
+        self._low = Point(time_ms=-1, ends=waiting.begins)
+        self._high = Point(time_ms=now_ms + 1, ends=self._slice_ends)
+        self._halved = True
+        self._later: list[Point] = []
         self._guesses_ms: list[int] = []
         self._resumed_ms: int | None = None
         self.requests = 0
@@ -159,69 +157,85 @@ class _Search:
         if backlog.time_ms > self._now_ms or not np.array_equal(backlog.slice_ends, self._slice_ends):
             return
         self._resumed_ms = backlog.time_ms
-        self._low = _Point(time_ms=backlog.time_ms, ends=self._waiting.begins, count=0)
-        self._asked_below = self._asked_above = True
+        self._low = Point(time_ms=backlog.time_ms, ends=self._waiting.begins)
+        for point in backlog.later:
+            if point.time_ms <= self._now_ms:
+                self._narrow(point)
+        self._later = list(backlog.later)
         if backlog.is_tie:
             self._guesses_ms.append(backlog.time_ms + 1)
         if backlog.width_ms:
             self._guesses_ms.append(backlog.time_ms + int(backlog.width_ms * _AIM * self._limit / taken))
 
     def run(self, tie_order: Sequence[int]) -> Ints:
-        """The ends by place; StateError never, what `times` raises always."""
-        while self._low.count < _ENOUGH * self._limit and not self._is_exact():
+        """The ends by place."""
+        while self._count(self._low) < _ENOUGH * self._limit and not self._is_exact():
             self._ask(self._next_ms())
         return self._with_ties(tie_order) if self._is_exact() else self._low.ends
 
     def backlog(self) -> Backlog:
         """For the next batch, when this one's end was found."""
         time_ms = self._low.time_ms
-        width_ms = None if self._resumed_ms is None else time_ms - self._resumed_ms
-        return Backlog(slice_ends=self._slice_ends, time_ms=time_ms, is_tie=self._is_exact(), width_ms=width_ms)
+        later = sorted((point for point in self._later if point.time_ms > time_ms), key=lambda point: point.time_ms)
+        return Backlog(
+            slice_ends=self._slice_ends,
+            time_ms=time_ms,
+            is_tie=self._is_exact(),
+            width_ms=None if self._resumed_ms is None else time_ms - self._resumed_ms,
+            later=tuple(later[:MAX_REQUESTS]),
+        )
+
+    def _count(self, point: Point) -> int:
+        return int((point.ends - self._waiting.begins).sum())
 
     def _is_exact(self) -> bool:
         return self._high.time_ms - self._low.time_ms == 1
 
     def _next_ms(self) -> int:
-        """A time between low and high: by halves when requests run short, else as a guess, by scale or by density."""
+        """A time between low and high: by a guess, or at each second turn, and when requests run short, the middle."""
         low_ms, high_ms = self._low.time_ms, self._high.time_ms
+        middle_ms = (low_ms + high_ms) // 2
         if MAX_REQUESTS - self.requests <= (high_ms - low_ms - 1).bit_length():
-            return (low_ms + high_ms) // 2
+            return middle_ms
         while self._guesses_ms:
             guess_ms = self._guesses_ms.pop(0)
             if low_ms < guess_ms < high_ms:
                 return guess_ms
-        known = self._asked_below and self._asked_above
-        return min(max(self._by_density() if known else self._by_age(), low_ms + 1), high_ms - 1)
+        if low_ms == -1 or (self._resumed_ms is None and high_ms == self._now_ms + 1):
+            return self._by_age()
+        self._halved = not self._halved
+        return middle_ms if self._halved else self._by_density()
 
     def _by_age(self) -> int:
         """Nothing is known of how old the backlog is, a second or a year: halves the age's logarithm."""
         beyond_ms = self._now_ms + 2
-        return beyond_ms - isqrt((beyond_ms - self._low.time_ms) * (beyond_ms - self._high.time_ms))
+        return self._inside(beyond_ms - isqrt((beyond_ms - self._low.time_ms) * (beyond_ms - self._high.time_ms)))
 
     def _by_density(self) -> int:
-        """As if the offsets between low and high lay evenly; of a side that stays, less and less counts (Illinois)."""
-        aim = _AIM * self._limit
-        below = (aim - self._low.count) * self._low_weight
-        above = (self._high.count - aim) * self._high_weight
-        return self._low.time_ms + int((self._high.time_ms - self._low.time_ms) * below / (below + above))
+        """As if the offsets between low and high lay evenly."""
+        low, high = self._count(self._low), self._count(self._high)
+        gap_ms = self._high.time_ms - self._low.time_ms
+        return self._inside(self._low.time_ms + int(gap_ms * (_AIM * self._limit - low) / (high - low)))
+
+    def _inside(self, time_ms: int) -> int:
+        return min(max(time_ms, self._low.time_ms + 1), self._high.time_ms - 1)
 
     def _ask(self, time_ms: int) -> None:
         low, high = self._low.ends, self._high.ends
         open_ = np.flatnonzero(low < high)
         answers = self._times.offsets_at(open_.tolist(), time_ms)
+        self.requests += 1
         ends = low.copy()
         ends[open_] = np.clip(np.where(answers < 0, high[open_], answers), low[open_], high[open_])
-        self.requests += 1
-        point = _Point(time_ms=time_ms, ends=ends, count=int((ends - self._waiting.begins).sum()))
-        is_above = point.count > self._limit
-        stays = 0.5 if is_above == self._was_above else 1.0
-        if is_above:
-            self._high, self._asked_above = point, True
-            self._low_weight, self._high_weight = self._low_weight * stays, 1.0
+        point = Point(time_ms=time_ms, ends=ends)
+        self._later.append(point)
+        self._narrow(point)
+
+    def _narrow(self, point: Point) -> None:
+        if self._count(point) <= self._limit:
+            self._low = max(self._low, point, key=lambda known: known.time_ms)
         else:
-            self._low, self._asked_below = point, True
-            self._low_weight, self._high_weight = 1.0, self._high_weight * stays
-        self._was_above = is_above
+            self._high = min(self._high, point, key=lambda known: known.time_ms)
 
     def _with_ties(self, tie_order: Sequence[int]) -> Ints:
         """What lies before low, and of what has just that time as much as there is room for, in the order of ties."""
@@ -230,7 +244,7 @@ class _Search:
             range(len(self._low.ends)), key=lambda place: (rank.get(self._waiting.sources[place][0], 0), place)
         )
         tied = (self._high.ends - self._low.ends)[order]
-        room = self._limit - self._low.count - (np.cumsum(tied) - tied)
+        room = self._limit - self._count(self._low) - (np.cumsum(tied) - tied)
         ends = self._low.ends.copy()
         ends[order] += np.clip(room, 0, tied)
         return ends

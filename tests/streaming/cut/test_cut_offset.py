@@ -148,7 +148,7 @@ MANY = MAX_LOOKS + 1
         ({"looks": [[0, MAX_OFFSET]] * MAX_LOOKS}, "more than the ends"),
         ({"ends": {"0": [MANY]}, "looks": [[0, 1]] * MANY}, "too many"),
         (
-            {"ends": {"0": [9] * 50}, "looks": [[p for i in range(50) for p in (i, 1)]] * (MAX_ADVANCES // 50 + 1)},
+            {"ends": {"0": [9] * 50}, "looks": [[p for i in range(50) for p in (i, 1)]] * (MAX_ADVANCES // 50 + 2)},
             "many",
         ),
     ],
