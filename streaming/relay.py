@@ -1,13 +1,17 @@
 """Log lines of the source's process: it has Java's output alone, which the driver reads line by line."""
 
 import json
+import re
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from typing import Any
 
 import structlog
 
 _MARK = "totalorder-log "
+_TRACE = "Traceback (most recent call last):"
+_DAEMON = re.compile(r'File ".*pyspark/daemon\.py", line \d+, in manager')
+_DISMISSED = re.compile(r"BrokenPipeError: \[Errno 32\]")
 
 
 def log_through_java() -> None:
@@ -35,3 +39,26 @@ def relayed(line: str, log: Any) -> bool:
     say = getattr(log, level) if level in ("debug", "info", "warning", "error") else log.error
     say(str(content.pop("event")), **content)
     return True
+
+
+def without_dismissals(lines: Iterable[str]) -> Iterator[str]:
+    """The lines without the traces of pyspark's own daemon, which plans for the source: what Java dismisses has its
+    last words refused, and says so.
+    """
+    held: list[str] = []
+    for line in lines:
+        if held and (line.startswith(" ") or _DISMISSED.match(line)):
+            held.append(line)
+            if not line.startswith(" "):
+                held = []
+            elif len(held) == 2 and not _DAEMON.search(line):
+                yield from held
+                held = []
+            continue
+        yield from held
+        held = []
+        if line.startswith(_TRACE):
+            held = [line]
+        else:
+            yield line
+    yield from held

@@ -27,7 +27,7 @@ from totalorder.java import find_java
 from totalorder.streaming import installation
 from totalorder.streaming.failures import text_of
 from totalorder.streaming.progress import KEPT
-from totalorder.streaming.relay import relayed
+from totalorder.streaming.relay import relayed, without_dismissals
 
 STOP_TIMEOUT_MS = 30_000
 LOOPBACK = "127.0.0.1"
@@ -231,7 +231,7 @@ def _quieten(conf: SparkConf, jvm: Any) -> None:
 def _relay(lines: Iterable[str]) -> None:
     """Logs what Java and its Python workers print, without what they always print."""
     log = structlog.get_logger()
-    for line in lines:
+    for line in without_dismissals(lines):
         if line.strip() and not relayed(line, log) and not _NOISE.search(line):
             log.warning("spark", line=line.rstrip())
 

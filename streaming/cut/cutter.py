@@ -48,7 +48,7 @@ class Cutter:
         self._planned: Planned | None = None
         self._looks = LookLog()
         self._seen = threading.Condition()
-        """Guards `_looks`."""
+        """Guards `_looks`; what sources it has is changed by Spark's calls alone."""
         self._looker = Looker(
             settings.bootstrap_servers,
             settings.kafka,
@@ -136,17 +136,16 @@ class Cutter:
     def _grow(self, begin: BatchEnd) -> None:
         """Has new topics and partitions looked at. What batches have had is there, whatever a broker says now."""
         found = self._admitted()
-        counts = {number: len(found[topic.name].leaders) for number, topic in enumerate(self._topics)}
+        known = dict(self._looks.sources)  # the last partition of each topic stays
+        new = [
+            (number, partition)
+            for number, topic in enumerate(self._topics)
+            for partition in range(
+                known.get(number, -1) + 1, max(len(found[topic.name].leaders), begin.shape.get(number, 0))
+            )
+        ]
+        self._require_whole(new, begin)
         with self._seen:
-            known = dict.fromkeys(counts, 0)
-            for number, partition in self._looks.sources:
-                known[number] = partition + 1
-            new = [
-                (number, partition)
-                for number in counts
-                for partition in range(known[number], max(counts[number], begin.shape.get(number, 0)))
-            ]
-            self._require_whole(new, begin)
             self._looks.know(new, [self._starts.get(source, 0) for source in new])
             self._looks.taken(begin)
             sources = self._looks.sources

@@ -222,7 +222,8 @@ class FastReader:
         topic, control = np.full(len(offset), NONE, dtype=np.int64), dict[int, bytes]()
         if place[0] == plan.control:
             control = {
-                at: Message.from_address(address).value(MAX_CONTROL_BYTES + 1) for at, address in enumerate(got.tolist())
+                at: Message.from_address(address).value(MAX_CONTROL_BYTES + 1)
+                for at, address in enumerate(got.tolist())
             }
         elif plan.topic_by != "topic":
             found = zip(columns.named[part].tolist(), columns.named_size[part].tolist(), strict=True)

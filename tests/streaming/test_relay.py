@@ -7,7 +7,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from totalorder.streaming.relay import relayed
+from totalorder.streaming.relay import relayed, without_dismissals
 
 SAYS = """
 import structlog
@@ -32,3 +32,21 @@ def test_other_lines_are_left_alone(line: str) -> None:
     with capture_logs() as logs:
         assert not relayed(line, structlog.get_logger())
     assert logs == []
+
+
+TRACE = [
+    "Traceback (most recent call last):",
+    '  File "x/pyspark/daemon.py", line 262, in manager',
+    "    code = worker()",
+]
+DISMISSED = [*TRACE, "    ^^^^^^", "BrokenPipeError: [Errno 32] Broken pipe"]
+
+
+@pytest.mark.parametrize(
+    "others",
+    [[], ["a"], ["a", "b"], [TRACE[0]], TRACE, [*TRACE, "ValueError: x"], [TRACE[0], "  File x", "KeyError: 1"]],
+)
+def test_the_daemons_last_words_alone_are_left_out(others: list[str]) -> None:
+    assert list(without_dismissals(others)) == others
+    assert list(without_dismissals([*others, *DISMISSED])) == others
+    assert list(without_dismissals([*DISMISSED, *others, *DISMISSED, "c"])) == [*others, "c"]

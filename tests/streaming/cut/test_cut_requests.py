@@ -71,7 +71,9 @@ def test_the_question_for_offsets_has_kafka_pythons_bytes(asked: list[tuple[str,
 
 
 @given(ASKED, SEEDS, st.data())
-def test_offsets_come_in_the_order_of_the_question(asked: list[tuple[str, int]], seed: int, data: st.DataObject) -> None:
+def test_offsets_come_in_the_order_of_the_question(
+    asked: list[tuple[str, int]], seed: int, data: st.DataObject
+) -> None:
     """Whatever the order of the answer, and also when the next one comes in another."""
     chance = random.Random(seed)
     question = OffsetsQuestion(asked)
@@ -217,9 +219,7 @@ def topic_of(code: int, name: str, topic_id: UUID, partitions: list[Any]) -> Any
 @given(st.sets(NAMES, max_size=9))
 def test_the_question_for_topics_has_kafka_pythons_bytes(names: set[str]) -> None:
     topics = [MetadataRequest.MetadataRequestTopic(topic_id=UUID(int=0), name=name) for name in sorted(names)]
-    twin = MetadataRequest(
-        topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
+    twin = MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     assert unframed(metadata_request(names)) == encoded(twin, 11, METADATA, "totalorder-look")
 
 
@@ -227,7 +227,9 @@ def test_the_question_for_topics_has_kafka_pythons_bytes(names: set[str]) -> Non
 def test_topics_are_read(
     brokers: dict[int, tuple[str, int]], topics: dict[str, tuple[UUID, list[int]]], seed: int
 ) -> None:
-    errors = {name + "?": code for name, code in zip(topics, (3, 29, 3, 5, 17), strict=False) if name + "?" not in topics}
+    errors = {
+        name + "?": code for name, code in zip(topics, (3, 29, 3, 5, 17), strict=False) if name + "?" not in topics
+    }
     cluster = read_metadata(metadata_answer(brokers, topics, errors, shuffled=random.Random(seed)))
     assert cluster.brokers == brokers
     assert cluster.topics == {name: Topic(str(found), tuple(leaders)) for name, (found, leaders) in topics.items()}

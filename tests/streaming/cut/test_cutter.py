@@ -1,0 +1,233 @@
+"""The source's part in the driver on a real broker: offsets, topics that come and go, shares, public cuts."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kafka import KafkaAdminClient, KafkaProducer
+from spark_job import read_cuts
+from spark_shared import settings_for
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.config import Settings
+from totalorder.errors import StateError
+from totalorder.streaming.cut import reading
+from totalorder.streaming.cut.cutter import Cutter
+from totalorder.streaming.cut.offset import BatchEnd
+from totalorder.streaming.cut.ranges import ReadPlan
+from totalorder.streaming.cut.source_settings import SourceSettings
+from totalorder.streaming.cut.verifying import present_ids
+from totalorder.streaming.handover import Handover
+from totalorder.streaming.record import DomainRecord, EventTopic
+
+pytestmark = pytest.mark.broker
+NewTopic = Callable[..., str]
+WAIT_S = 30.0
+
+
+class Driver:
+    """What the runner does for a source: topics, a record, a folder."""
+
+    def __init__(self, settings: Settings, admin: KafkaAdminClient) -> None:
+        self.settings, self.admin = settings, admin
+        own = settings.own_topics
+        admin.create_topics({name: {"num_partitions": 1} for name in (own.control, own.cuts)})
+        admin.wait_for_topics([own.control, own.cuts])
+        ids = self.ids([own.control, own.cuts, *settings.topics])
+        topics = [EventTopic(name=name, topic_id=ids[name]) for name in settings.topics]
+        self.record = DomainRecord.begin(settings, topics=topics, own_ids={own.control: ids[own.control]})
+        self.handover = Handover.make()
+        self.handover.tell(self.record)
+        self.cutters: list[Cutter] = []
+
+    def ids(self, names: list[str]) -> dict[str, str]:
+        return {topic["name"]: str(topic["topic_id"]) for topic in self.admin.describe_topics(names)}
+
+    def cutter(self) -> Cutter:
+        """As a new process of the source has it."""
+        self.cutters.append(Cutter(SourceSettings.of(self.settings, str(self.handover.folder))))
+        return self.cutters[-1]
+
+    def close(self) -> None:
+        for cutter in self.cutters:
+            cutter.close()
+        self.handover.remove()
+
+
+@pytest.fixture
+def drive(
+    broker: LocalBroker, kafka_admin: KafkaAdminClient, unique_name: Callable[[str], str], tmp_path: Path
+) -> Iterator[Callable[..., Driver]]:
+    made: list[Driver] = []
+
+    def start(topics: list[str], **more: object) -> Driver:
+        settings = settings_for(unique_name("cut"), broker.bootstrap_servers, tmp_path, topics=tuple(topics), **more)
+        made.append(Driver(settings, kafka_admin))
+        return made[-1]
+
+    yield start
+    for driver in made:
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def producer(broker: LocalBroker) -> Iterator[KafkaProducer]:
+    with kafka_clients.producer(broker.bootstrap_servers) as found:
+        yield found
+
+
+def publish(producer: KafkaProducer, topic: str, count: int, *, partition: int = 0) -> None:
+    for _ in range(count):
+        producer.send(topic, value=b"v", partition=partition)
+    producer.flush(30)
+
+
+def next_end(cutter: Cutter, begin: BatchEnd, most: int = 1000) -> BatchEnd:
+    end = cutter.end_after(begin, most, WAIT_S)
+    assert end.cut == begin.cut + 1, "nothing came"
+    return end
+
+
+def counted(plans: list[ReadPlan]) -> dict[tuple[str, int], int]:
+    return {(part.topic, part.partition): part.end - part.begin for plan in plans for part in plan.ranges}
+
+
+def test_batches_follow_each_other_and_their_cuts_are_public(
+    drive: Callable[..., Driver], new_topic: NewTopic, producer: KafkaProducer
+) -> None:
+    a, b = new_topic("a", partitions=2), new_topic("b")
+    driver = drive([a, b], topic_order=(b,))
+    cutter = driver.cutter()
+    begin = cutter.beginning()
+    assert begin.ends == {0: (0,), 1: (0, 0), 2: (0,)}
+    assert cutter.end_after(begin, 1000, 0.01) is begin
+    publish(producer, a, 3, partition=1)
+    first = next_end(cutter, begin)
+    plans = cutter.shares(begin, first)
+    assert [plan.topic_order for plan in plans] == [(b,)]
+    assert counted(plans)[a, 1] == first.ends[1][1]
+    publish(producer, b, 2)
+    second = next_end(cutter, first)
+    assert cutter.shares(first, first) == []
+    again = driver.cutter()  # a process that was killed behind Spark's log
+    assert counted(again.shares(first, second)) == counted(cutter.shares(first, second))
+    cuts = read_cuts(driver.settings)
+    assert sorted(cuts) == [1, 2]
+    assert cuts[1].topic_order == (b,)
+    assert dict(zip([source[::2] for source in cuts[2].sources], cuts[2].ends.tolist(), strict=True)) == {
+        (driver.settings.own_topics.control, 0): 0,
+        (a, 0): 0,
+        (a, 1): second.ends[1][1],
+        (b, 0): second.ends[2][0],
+    }
+
+
+def test_a_restart_goes_on_where_batches_went(
+    drive: Callable[..., Driver], new_topic: NewTopic, producer: KafkaProducer
+) -> None:
+    a = new_topic("a")
+    driver = drive([a])
+    publish(producer, a, 10)
+    cutter = driver.cutter()
+    first = next_end(cutter, cutter.beginning(), most=4)
+    assert first.ends[1] == (4,)
+    publish(producer, a, 5)
+    cutter = driver.cutter()
+    end, taken = first, 4
+    while taken < 15:
+        begin, end = end, next_end(cutter, end, most=4)
+        (part,) = counted(cutter.shares(begin, end)).values()
+        assert 0 < part <= 4
+        taken += part
+    assert end.ends[1] == (15,)
+
+
+def test_topics_and_partitions_join(
+    drive: Callable[..., Driver],
+    new_topic: NewTopic,
+    producer: KafkaProducer,
+    broker: LocalBroker,
+    kafka_admin: KafkaAdminClient,
+) -> None:
+    a = new_topic("a")
+    driver = drive([a])
+    cutter = driver.cutter()
+    begin = cutter.beginning()
+    assert cutter.end_after(begin, 1000, 0.0) is begin
+    b = new_topic("b", partitions=2)
+    driver.handover.tell(driver.record.admitting(driver.ids([b])))
+    publish(producer, b, 2, partition=1)
+    end = begin
+    while end.ends.get(2) != (0, 2):
+        begin, end = end, next_end(cutter, end)
+    assert counted(cutter.shares(begin, end))[b, 1] <= 2
+    kafka_admin.create_partitions({a: 3})
+    with kafka_clients.producer(broker.bootstrap_servers) as fresh:  # the other does not know the partition yet
+        publish(fresh, a, 1, partition=2)
+    while end.ends[1] != (0, 0, 1):
+        begin, end = end, cutter.end_after(end, 1000, WAIT_S)
+    assert counted(cutter.shares(begin, end)) == {(a, 2): 1}
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_is_deleted_is_told_before_anything_is_planned(
+    drive: Callable[..., Driver],
+    new_topic: NewTopic,
+    producer: KafkaProducer,
+    kafka_admin: KafkaAdminClient,
+    broker: LocalBroker,
+    again: bool,
+) -> None:
+    a, b = new_topic("a"), new_topic("b")
+    driver = drive([a, b])
+    cutter = driver.cutter()
+    publish(producer, a, 3)
+    end = cutter.beginning()
+    while end.ends[1] != (3,):
+        end = next_end(cutter, end)
+    kafka_admin.delete_topics([a])
+    if again:
+        kafka_admin.create_topics({a: {"num_partitions": 1}})
+        with kafka_clients.producer(broker.bootstrap_servers) as fresh:
+            publish(fresh, a, 9)
+    publish(producer, b, 1)
+    words = "deleted and created again" if again else "deleted"
+    with pytest.raises(StateError, match=f"topic {a} was {words} while the job ran"):
+        cutter.end_after(end, 1000, WAIT_S)
+
+
+def test_what_was_planned_of_a_topic_that_is_made_again_is_never_read_as_its_own(
+    drive: Callable[..., Driver],
+    new_topic: NewTopic,
+    producer: KafkaProducer,
+    kafka_admin: KafkaAdminClient,
+    broker: LocalBroker,
+) -> None:
+    a = new_topic("a")
+    driver = drive([a], broker_timeout_s=3)
+    cutter = driver.cutter()
+    publish(producer, a, 3)
+    begin = cutter.beginning()
+    end = next_end(cutter, begin)
+    (plan,) = cutter.shares(begin, end)
+    kafka_admin.delete_topics([a])
+    kafka_admin.create_topics({a: {"num_partitions": 1}})
+    with kafka_clients.producer(broker.bootstrap_servers) as fresh:
+        publish(fresh, a, 9)
+    with pytest.raises(StateError, match=f"topic {a} was deleted and created again"):
+        list(reading.read(plan, verify=present_ids))
+
+
+def test_records_that_were_removed_before_a_batch_had_them_are_told(
+    drive: Callable[..., Driver], new_topic: NewTopic, producer: KafkaProducer, kafka_admin: KafkaAdminClient
+) -> None:
+    from kafka import TopicPartition
+
+    a = new_topic("a")
+    driver = drive([a])
+    publish(producer, a, 5)
+    begin = driver.cutter().beginning()
+    kafka_admin.delete_records({TopicPartition(a, 0): 2})
+    with pytest.raises(StateError, match=f"partition 0 of topic {a} begins at offset 2 by now: 0 to 1 were removed"):
+        driver.cutter().end_after(begin, 1000, 0.0)
