@@ -75,8 +75,9 @@ NOT_JUDGED = (
     "SELECT DISTINCT subscriber FROM subscriptions LEFT ANTI JOIN deliveries USING (subscriber) "
     "WHERE kind = 'granted' ORDER BY subscriber"
 )
-# A batch stands in its table when its events do: events come last, so that none of them is missing.
-_IN_ORDER = ("deliveries", "batches", "subscriptions", "sequencing_groups", "events")
+# A batch stands in its table when its events do: events come behind it, so that none of them is missing. Of cuts with
+# one number the last counts, and it was there before anything of it was stamped: cuts come last.
+_IN_ORDER = ("deliveries", "batches", "subscriptions", "sequencing_groups", "events", "cuts")
 Said = Callable[[str], AbstractContextManager[None]]
 """Tells of what goes on while a block lasts."""
 _JUDGES = ("always", "never", "min_subscriptions = 1")

@@ -1,4 +1,4 @@
-"""Kafka records of stamps, grants and receipts as rows of the lineage tables. Pure: no Kafka, no Spark, no clock."""
+"""Records of cuts, stamps, grants and receipts as rows of the lineage tables. Pure: no Kafka, no Spark, no clock."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,15 +12,28 @@ import pyarrow.compute as pc
 from totalorder.errors import Contradiction, EventsLost, WireError
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, Ended, Grant, Rejection, Renewed, Repeated, decode_answer
+from totalorder.sequencer.cuts import Cut, CutsAssembler, is_key_cut
 from totalorder.sequencer.receipts import Receipts, decode_receipts
 from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.sinks import pieces
-from totalorder.sinks.schema import TABLES
+from totalorder.sinks.schema import TABLES, TAKEN
 
 Ints = npt.NDArray[np.int64]
 TIME = pa.timestamp("us", "UTC")
 _NEXT_OFFSETS = pa.list_(
     pa.struct([("kafka_topic", pa.string()), ("partition", pa.int32()), ("next_offset", pa.int64())])
+)
+_TAKEN = pa.list_(
+    pa.struct(
+        [
+            ("slice", pa.int32()),
+            ("kafka_topic", pa.string()),
+            ("topic_id", pa.string()),
+            ("partition", pa.int32()),
+            ("begin_offset", pa.int64()),
+            ("end_offset", pa.int64()),
+        ]
+    )
 )
 _TYPES = {
     "STRING": pa.string(),
@@ -32,6 +45,7 @@ _TYPES = {
     "ARRAY<STRING>": pa.list_(pa.string()),
     "MAP<STRING,BIGINT>": pa.map_(pa.string(), pa.int64()),
     "ARRAY<STRUCT<kafka_topic:STRING,partition:INT,next_offset:BIGINT>>": _NEXT_OFFSETS,
+    TAKEN: _TAKEN,
 }
 SCHEMAS: Mapping[str, pa.Schema] = {
     name: pa.schema([(column.name, _TYPES[column.type]) for column in table.columns]) for name, table in TABLES.items()
@@ -43,6 +57,7 @@ _KINDS = {Grant: "granted", Ended: "ended", Rejection: "rejected", Renewed: "ren
 _ROW_BYTES = 160
 """About what a row of `events` or `deliveries` has in memory beside the names in it."""
 _ENTRY_BYTES = 16
+_TAKEN_BYTES = 32
 _TWO_WRITERS = "Two sequencers write to this domain, or a checkpoint was replaced: stop one, begin a new domain"
 
 
@@ -292,9 +307,91 @@ def batch_rows(batches: Sequence[LoggedBatch]) -> pa.Table:
         "stamps_offset": [logged.offset for logged in batches],
         "next_stamps_offset": [logged.next_offset for logged in batches],
     }
-    same = ("partitions", "incarnation", "batch", "min_subscriptions", "g", "control_g", "previous_digest", "digest")
+    same = (
+        "partitions",
+        "incarnation",
+        "batch",
+        "cut",
+        "min_subscriptions",
+        "g",
+        "control_g",
+        "previous_digest",
+        "digest",
+    )
     given |= {name: [getattr(one, name) for one in stamped] for name in same}
     return _table("batches", stamped[0].domain, len(batches), _arrays("batches", given))
+
+
+# --- cuts -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedCut:
+    """A cut that counts from the record at `offset` on."""
+
+    cut: Cut
+    is_key: bool
+    time_ms: int
+    offset: int
+
+    @property
+    def bytes(self) -> int:
+        """About what its row of `cuts` has in memory."""
+        names = np.array([len(source.topic) + len(source.topic_id) for source in self.cut.sources], dtype=np.int64)
+        taken = int(names[self.cut.place].sum()) + _TAKEN_BYTES * len(self.cut.place)
+        return _ROW_BYTES + taken + sum(map(len, self.cut.topic_order))
+
+
+class CutsReader:
+    """Reads cuts in log order, from a key cut on."""
+
+    def __init__(self, *, domain: str) -> None:
+        self._assembler = CutsAssembler(domain=domain)
+
+    def add(self, record: LogRecord) -> Iterator[LoggedCut]:
+        """Takes the next record; gives the cuts that count from there on. Errors as those of `CutsAssembler`."""
+        for cut in self._assembler.add(record.value, record.headers):
+            is_key = is_key_cut(record.headers) and str(cut.cut).encode() == record.headers["cut"]
+            yield LoggedCut(cut=cut, is_key=is_key, time_ms=record.time_ms, offset=record.offset)
+
+
+def cut_rows(cuts: Sequence[LoggedCut]) -> pa.Table:
+    """Rows of `cuts`."""
+    given: dict[str, list[Any]] = {
+        "cut": [logged.cut.cut for logged in cuts],
+        "incarnation": [logged.cut.incarnation for logged in cuts],
+        "slices": [len(logged.cut.slice_start) - 1 for logged in cuts],
+        "topic_order": [list(logged.cut.topic_order) for logged in cuts],
+        "is_key": [logged.is_key for logged in cuts],
+        "cut_time": [logged.time_ms * 1000 for logged in cuts],
+        "cuts_offset": [logged.offset for logged in cuts],
+    }
+    columns = _arrays("cuts", given) | {"taken": _taken([logged.cut for logged in cuts])}
+    return _table("cuts", cuts[0].cut.domain, len(cuts), columns)
+
+
+def _taken(cuts: Sequence[Cut]) -> pa.Array:
+    texts, starts = _Codes(), np.cumsum([0, *(len(cut.place) for cut in cuts)])
+
+    def each(values: Callable[[Cut], npt.NDArray[Any]]) -> Ints:
+        return np.concatenate([values(cut) for cut in cuts])
+
+    def named(name: str) -> pa.Array:
+        return texts.texts(
+            each(lambda cut: np.array([texts.code(getattr(s, name)) for s in cut.sources], np.int64)[cut.place])
+        )
+
+    partition = each(lambda cut: np.array([source.partition for source in cut.sources], np.int64)[cut.place])
+    columns = {
+        "slice": pa.array(each(lambda cut: cut.slice_of), pa.int32()),
+        "kafka_topic": named("topic"),
+        "topic_id": named("topic_id"),
+        "partition": pa.array(partition, pa.int32()),
+        "begin_offset": pa.array(each(lambda cut: cut.begin)),
+        "end_offset": pa.array(each(lambda cut: cut.begin + cut.count)),
+    }
+    parts = pa.StructArray.from_arrays(list(columns.values()), fields=list(_TAKEN.value_type))
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), parts, type=_TAKEN)
 
 
 # --- grants -----------------------------------------------------------------------------------------------------------

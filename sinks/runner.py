@@ -1,4 +1,4 @@
-"""Runs the lineage job: lock, topics, session, and one query over stamps, grants and receipts.
+"""Runs the lineage job: lock, topics, session, and one query over cuts, stamps, grants and receipts.
 
 The tables are the job's checkpoint: each start reads from them how far they are and begins there. Spark's own
 checkpoint lives no longer than the query (docs/adr/0007-lineage-tables.md).
@@ -111,7 +111,7 @@ class Lineage:
         topics = Topics(settings.of_sequencer())
         self._ends.callback(topics.close)
         own = settings.of_sequencer().own_topics
-        facts = self._borne(lambda: topics.facts((own.stamps, own.grants, own.receipts)))
+        facts = self._borne(lambda: topics.facts((own.cuts, own.stamps, own.grants, own.receipts)))
         source.check_present(settings.domain, facts)
         spark = self._given_spark or self._session(fd, facts)
         with contextlib.suppress(Stopped):
@@ -237,6 +237,7 @@ class Lineage:
     def _write_topic(self, topic: str, records: Sequence[LogRecord], written: Written) -> None:
         own = self.settings.of_sequencer().own_topics
         write = {
+            own.cuts: self._writer.write_cuts,
             own.stamps: self._writer.write_stamps,
             own.grants: self._writer.write_answers,
             own.receipts: self._writer.write_receipts,

@@ -53,6 +53,10 @@ def _columns(*rows: tuple[str, str, str]) -> tuple[Column, ...]:
     )
 
 
+TAKEN = (
+    "ARRAY<STRUCT<slice:INT,kafka_topic:STRING,topic_id:STRING,partition:INT,begin_offset:BIGINT,end_offset:BIGINT>>"
+)
+"""Type of the parts of a cut."""
 _INCARNATION = "Which sequencer wrote it: rises when one takes over without the checkpoint of the one before."
 _BATCH = "Number of the sequencer's batch: 1, 2, 3 … since the domain began."
 _BATCH_TIME = "The batch's own time, by the clock of the sequencer."
@@ -106,6 +110,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
                 ("incarnation", "INT", _INCARNATION),
                 ("batch", "BIGINT", _BATCH),
                 ("batch_time", "TIMESTAMP", _BATCH_TIME),
+                ("cut", "BIGINT", "Number of the cut that the batch comes from, see `cuts`."),
                 ("stamped_time", "TIMESTAMP", "The broker's time for the record, its last part."),
                 ("min_subscriptions", "INT", "Subscriptions that make two topics one sequencing group: 1 or 2."),
                 ("g", "BIGINT", "Last position of the order in this batch."),
@@ -120,6 +125,31 @@ TABLES: Mapping[str, Table] = MappingProxyType(
                 ("digest", "STRING", "BLAKE2b (16 bytes, hex) over previous_digest and the batch's whole content."),
                 ("stamps_offset", "BIGINT", "Offset of the record, its first part."),
                 ("next_stamps_offset", "BIGINT", "Offset behind its last part: the job reads on from the greatest."),
+            ),
+        ),
+        "cuts": Table(
+            comment="Where each batch was cut out of the event partitions, in slices: in the order, what a slice has "
+            "comes before what a later one has. A cut that was planned and never ran is followed by another of its "
+            "number: the one with the greatest cuts_offset counts.",
+            key=("cut", "cuts_offset"),
+            layout=("cut",),
+            columns=_columns(
+                ("cut", "BIGINT", "Its number: 1, 2, 3 … since the domain began."),
+                ("incarnation", "INT", _INCARNATION),
+                ("slices", "INT", "How many slices it has: looks at the ends of all partitions, and what came behind."),
+                (
+                    "taken",
+                    TAKEN,
+                    "The offsets that each slice has of each partition that has new ones; topic_id is Kafka's.",
+                ),
+                (
+                    "topic_order",
+                    "ARRAY<STRING>",
+                    "Kafka topics of which, in a slice, at equal times the earlier comes first.",
+                ),
+                ("is_key", "BOOLEAN", "Whether reading can start at its record."),
+                ("cut_time", "TIMESTAMP", "The broker's time for the record."),
+                ("cuts_offset", "BIGINT", "Offset of the record on cuts that made it count."),
             ),
         ),
         "subscriptions": Table(

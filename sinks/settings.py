@@ -28,7 +28,7 @@ class LineageSettings(BaseSettings):
     interval_s: float = Field(default=5.0, ge=0, le=86_400)
     """Interval of micro-batches; each makes a file in every table that it has rows for."""
     batch_records: int = Field(default=2_000, ge=1)
-    """A micro-batch takes about this many Kafka records of stamps, grants and receipts at most."""
+    """A micro-batch takes about this many Kafka records of cuts, stamps, grants and receipts at most."""
     retention_days: float = Field(default=30.0, ge=1, le=36_500)
     """`--compact` keeps files that the tables needed within so many days: for time travel and long queries. Less than a
     day could delete what the job is just writing."""

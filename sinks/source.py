@@ -1,4 +1,4 @@
-"""What the lineage job reads from Kafka: its three topics as a stream, and any topic by ranges of offsets."""
+"""What the lineage job reads from Kafka: its four topics as a stream, and any topic by ranges of offsets."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ _BYTES_SQL = (
 
 
 def check_present(domain: str, facts: Mapping[str, TopicFacts]) -> None:
-    """PreflightFailed when the domain lacks one of the three topics."""
+    """PreflightFailed when the domain lacks one of the four topics."""
     own = DomainTopics(domain=domain)
-    missing = sorted({own.stamps, own.grants, own.receipts} - facts.keys())
+    missing = sorted({own.cuts, own.stamps, own.grants, own.receipts} - facts.keys())
     if missing:
         raise PreflightFailed(
             f"domain {domain} has no topic {', '.join(missing)}",
@@ -42,24 +42,27 @@ def check_present(domain: str, facts: Mapping[str, TopicFacts]) -> None:
 
 
 def starts(domain: str, marks: Marks, facts: Mapping[str, TopicFacts]) -> Offsets:
-    """Where to begin in each partition of the three topics.
+    """Where to begin in each partition of the four topics.
 
     StateError when a topic was created anew, EventsLost when receipts were removed before they were read. (Whether
-    stamps were, their batch numbers tell.)
+    stamps or cuts were, their numbers tell.)
     """
     own = DomainTopics(domain=domain)
-    known: Offsets = {
+    held: Offsets = {
+        own.cuts: {0: marks.cuts_end},
         own.stamps: {partition: end.next_offset for partition, end in marks.chains.items()},
         own.grants: {0: marks.grants_offset},
         own.receipts: dict(marks.receipts_offsets),
     }
-    return {topic: _starts(topic, offsets, facts[topic], own) for topic, offsets in known.items()}
+    begin = {topic: _starts(topic, offsets, facts[topic], own) for topic, offsets in held.items()}
+    # Some cuts are read once more: the next ones can be read only behind a key cut.
+    return begin | {own.cuts: {0: max(marks.cuts_offset, facts[own.cuts].earliest[0])}}
 
 
-def _starts(topic: str, known: Mapping[int, int], facts: TopicFacts, own: DomainTopics) -> dict[int, int]:
+def _starts(topic: str, held: Mapping[int, int], facts: TopicFacts, own: DomainTopics) -> dict[int, int]:
     found = {}
     for partition, earliest in facts.earliest.items():
-        mark = known.get(partition, 0)
+        mark = held.get(partition, 0)
         if mark > facts.latest[partition]:
             raise StateError(
                 f"the tables hold {topic}[{partition}] up to offset {mark}, and it ends at {facts.latest[partition]}: "
@@ -76,7 +79,7 @@ def _starts(topic: str, known: Mapping[int, int], facts: TopicFacts, own: Domain
 
 
 class Backlog:
-    """How far a run is through what was in Kafka when it began, in offsets of the three topics."""
+    """How far a run is through what was in Kafka when it began, in offsets of the four topics."""
 
     def __init__(self, begin: Offsets, facts: Mapping[str, TopicFacts]) -> None:
         self._at = {(topic, part): offset for topic, parts in begin.items() for part, offset in parts.items()}
@@ -96,7 +99,7 @@ class Backlog:
 
 
 def stream(spark: SparkSession, settings: LineageSettings, begin: Offsets) -> DataFrame:
-    """The records of the three topics from the given offsets on, and of each what `records` asks for."""
+    """The records of the four topics from the given offsets on, and of each what `records` asks for."""
     reader = spark.readStream.format("kafka").options(**_client(settings))
     return (
         reader.option("subscribe", ",".join(sorted(begin)))
@@ -124,7 +127,7 @@ def records(spark: SparkSession, settings: LineageSettings, batch: DataFrame) ->
     """
     found = _looked_at(batch, pieces.AT_ONCE_BYTES // settings.batch_records)
     own = settings.of_sequencer().own_topics
-    for topic in (own.stamps, own.grants, own.receipts):
+    for topic in (own.cuts, own.stamps, own.grants, own.receipts):
         rows = found.filter(pc.equal(found.column("topic"), topic)).sort_by([(name, "ascending") for name in _IN_TOPIC])
         for start, end in pieces.runs(rows.column("bytes").to_numpy(), pieces.AT_ONCE_BYTES):
             yield topic, _log_records(spark, settings, topic, rows.slice(start, end - start).to_pylist())

@@ -123,13 +123,26 @@ class LineageTables:
         receipts = self._by("deliveries", ("receipts_partition",), "max(receipts_offset) + 1 as next")
         answers = self._by("subscriptions", (), "max(g) as g", "max(grants_offset) + 1 as next")
         answered = answers[0].asDict() if answers else {}
+        cuts = self._by("cuts", (), "max(cut) as newest", "max(cuts_offset) + 1 as end")
+        cut = cuts[0].asDict() if cuts else {}
         return Marks(
             chains={row["stamps_partition"]: ChainEnd(**row["last"].asDict()) for row in chains},
             deliveries={(row["subscriber"], row["nonce"]): row["last"] for row in deliveries},
             answered_g=answered.get("g") or 0,
             grants_offset=answered.get("next") or 0,
             receipts_offsets={row["receipts_partition"]: row["next"] for row in receipts},
+            newest_cut=cut.get("newest") or 0,
+            cuts_offset=self._last_key_cut(cut["newest"]) if cut.get("newest") else 0,
+            cuts_end=cut.get("end") or 0,
         )
+
+    def _last_key_cut(self, newest: int) -> int:
+        """Where the last key cut stands from which others of the table went on; 0: none. The newest cut's number is
+        left out, since which of several counts is not known of it yet.
+        """
+        counting = self.frame("cuts").where(F.col("cut") < newest).groupBy("cut")
+        last = counting.agg(F.expr("max(struct(cuts_offset, is_key)) as last")).where("last.is_key")
+        return _only(last.selectExpr("max(last.cuts_offset) as last"))["last"] or 0
 
     def _by(self, name: str, keys: tuple[str, ...], *aggregates: str) -> list[Row]:
         self._go_on()

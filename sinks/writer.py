@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from totalorder.errors import WireError
+from totalorder.errors import EventsLost, WireError
 from totalorder.sequencer.control import Answer
 from totalorder.sequencer.receipts import Receipts
 from totalorder.sinks import decode, pieces
-from totalorder.sinks.decode import ChainEnd, LoggedBatch, LogRecord, StampsReader
+from totalorder.sinks.decode import ChainEnd, CutsReader, LoggedBatch, LoggedCut, LogRecord, StampsReader
 from totalorder.sinks.groups import Interval, SequencingGroups
 from totalorder.sinks.repeats import unseen
 
@@ -45,6 +45,12 @@ class Marks:
     """Where grants go on; 0: at their beginning."""
     receipts_offsets: Mapping[int, int]
     """Partition to where receipts go on."""
+    newest_cut: int
+    """Greatest number in `cuts`; 0: none."""
+    cuts_offset: int
+    """Where cuts go on, at a key cut, so that some come again; 0: at their beginning."""
+    cuts_end: int
+    """Behind the last record of which a row is in `cuts`; 0: none."""
 
 
 class Tables(Protocol):
@@ -76,6 +82,7 @@ class Tables(Protocol):
 class Written:
     """What was written, in rows."""
 
+    cuts: int = 0
     batches: int = 0
     events: int = 0
     answers: int = 0
@@ -108,6 +115,31 @@ class LineageWriter:
         self._answered_g = self.marks.answered_g
         self._groups = SequencingGroups()
         self._heal_groups()
+        self._cuts = CutsReader(domain=domain)
+        self._newest_cut = self.marks.newest_cut
+
+    # --- cuts ---------------------------------------------------------------------------------------------------------
+
+    def write_cuts(self, records: Iterable[LogRecord], written: Written) -> None:
+        """Takes records of the cuts topic. EventsLost where the tables lack a cut that Kafka no longer has."""
+        found = (logged for record in records for logged in self._cuts.add(record))
+        for cuts in pieces.chunks(found, lambda logged: logged.bytes, pieces.AT_ONCE_BYTES):
+            self._check_follow(cuts)
+            rows = decode.cut_rows(cuts)
+            if cuts[0].offset < self.marks.cuts_end:  # read again from the key cut before them
+                rows = unseen("cuts", self._tables.known("cuts", rows), rows)
+            self._tables.append("cuts", rows)
+            written.cuts += len(rows)
+
+    def _check_follow(self, cuts: Iterable[LoggedCut]) -> None:
+        for logged in cuts:
+            if self._newest_cut and logged.cut.cut > self._newest_cut + 1:
+                raise EventsLost(
+                    f"{self._domain}.cuts goes from cut {self._newest_cut} to {logged.cut.cut}: Kafka no longer has "
+                    "what lies between",
+                    remedy="Nothing was skipped. Keep the tables as they are, and begin new ones under another root",
+                )
+            self._newest_cut = max(self._newest_cut, logged.cut.cut)
 
     # --- stamps -------------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ WITH counted AS (
 ),
 said AS (
   SELECT *,
-    to_json(struct(partitions, incarnation, batch_time, min_subscriptions, g, control_g,
+    to_json(struct(partitions, incarnation, batch_time, cut, min_subscriptions, g, control_g,
       sort_array(next_offsets))) AS saying
   FROM batches
 ),

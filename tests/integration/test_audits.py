@@ -80,7 +80,19 @@ def test_nothing_is_found_where_order_is_promised_for_pairs_only(spark: SparkSes
     assert [r.audit.name for r in results if r.verdict == "information"] == ["common-order"]
 
 
-IN_STEP = ("batches", "entries", "gaps", "missing-entries", "numbers", "positions", "published", "subscribed")
+IN_STEP = (
+    "batches",
+    "cuts",
+    "slices",
+    "taken-by-cut",
+    "entries",
+    "gaps",
+    "missing-entries",
+    "numbers",
+    "positions",
+    "published",
+    "subscribed",
+)
 """Audits that compare tables, or count."""
 
 
@@ -228,9 +240,65 @@ def other_content(world: World) -> list[dict[str, Any]]:
     return [{"g": world["events"][7]["g"]}]
 
 
+def exchanged_slices(world: World) -> list[dict[str, Any]]:
+    """An event of the first slice of batch 5 and one of its last have each other's g."""
+    parts = world.find("cuts", cut=5)["taken"]
+    first, last = (
+        next(row for row in world["events"] if row["batch"] == 5 and slice_of(row, parts) == slice_)
+        for slice_ in (0, 2)
+    )
+    first["g"], last["g"] = last["g"], first["g"]
+    return [{"batch": 5, "cut": 5, "slice": 1, "g_before": first["g"]}, {"batch": 5, "slice": 2, "first_g": last["g"]}]
+
+
+def slice_of(event: dict[str, Any], parts: list[tuple[int, str, str, int, int, int]]) -> int:
+    (found,) = (
+        slice_
+        for slice_, topic, _, partition, begin, end in parts
+        if (topic, partition) == (event["kafka_topic"], event["partition"]) and begin <= event["offset"] < end
+    )
+    return found
+
+
+def stamped_elsewhere(world: World) -> list[dict[str, Any]]:
+    """An event in the batch after its own, and one that no cut took."""
+    late, invented = (next(row for row in world["events"] if row["batch"] == batch) for batch in (3, 6))
+    late["batch"], invented["offset"] = 4, 10**6
+    return [{"g": late["g"], "batch": 4, "cut": 4}, {"g": invented["g"], "cut": 6, "offset": 10**6}]
+
+
+def lost_and_forged_cuts(world: World) -> list[dict[str, Any]]:
+    """A cut is missing, one begins too late, one was written by a former sequencer, and two batches come from one."""
+    lost, moved = world.find("cuts", cut=4), world.find("cuts", cut=7)
+    world["cuts"].remove(lost)
+    at, part = next((at, part) for at, part in enumerate(moved["taken"]) if part[1] == "all" and part[5] - part[4] > 1)
+    moved["taken"][at] = (*part[:4], part[4] + 1, part[5])
+    world.find("cuts", cut=9)["incarnation"] = 2
+    for row in world["batches"]:
+        row["cut"] -= row["batch"] == 11
+    skipped = {(part[1], part[3]) for part in lost["taken"]}
+    found = [{"cut": 5, "fault": "the cut before is missing"}, {"cut": 10, "fault": "follows incarnation 2"}]
+    found.append({"cut": 7, "fault": f"all[{part[3]}] begins at {part[4] + 1}, and ended at {part[4]}"})
+    found.append({"cut": 10, "fault": "batch 11 comes from it, and batch 10 from cut 10"})
+    return found + [first_behind(world, 4, *source) for source in skipped]
+
+
+def first_behind(world: World, cut: int, topic: str, partition: int) -> dict[str, Any]:
+    """What is to be said of the first part of a partition behind a cut that is missing."""
+    parts = [
+        (row["cut"], part) for row in world["cuts"] for part in row["taken"] if part[1::2][:2] == (topic, partition)
+    ]
+    before = max(part[5] for number, part in parts if number < cut)
+    number, part = next((number, part) for number, part in parts if number > cut)
+    return {"cut": number, "fault": f"{topic}[{partition}] begins at {part[4]}, and ended at {before}"}
+
+
 @pytest.mark.parametrize(
     ("name", "plant"),
     [
+        ("slices", exchanged_slices),
+        ("taken-by-cut", stamped_elsewhere),
+        ("cuts", lost_and_forged_cuts),
         ("pairwise-order", swapped_pair),
         ("gaps", dropped_row),
         ("duplicates", repeated_row),
@@ -320,6 +388,23 @@ def test_pairs_that_disagree_are_those_of_the_dumb_twin(spark: SparkSession) -> 
     found = {tuple(sorted((row["one"], row["other"]))) for row in rows(result)}
     assert found == expected
     assert 20 < len(expected) < 600
+
+
+def test_of_several_cuts_of_a_number_the_last_counts(spark: SparkSession, world: World) -> None:
+    never_ran = world.find("cuts", cut=5)
+    for row in world["cuts"]:
+        row["cuts_offset"] *= 2
+    world["cuts"].append(never_ran | {"cuts_offset": never_ran["cuts_offset"] - 1, "taken": never_ran["taken"][:1]})
+    names = ("cuts", "slices", "taken-by-cut")
+    assert [result.verdict for result in ask(spark, world, *names)] == ["holds"] * 3
+    world["cuts"][-1]["cuts_offset"] += 2
+    assert [result.verdict for result in ask(spark, world, *names)] == ["violated", "holds", "violated"]
+
+
+def test_without_cuts_nothing_is_said_of_them(spark: SparkSession, world: World) -> None:
+    world.tables["cuts"] = []
+    names = ("cuts", "slices", "taken-by-cut")
+    assert [result.verdict for result in ask(spark, world, *names)] == ["empty"] * 3
 
 
 # --- what informs -----------------------------------------------------------------------------------------------------

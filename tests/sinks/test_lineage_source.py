@@ -1,5 +1,7 @@
 """Where the job begins in each partition."""
 
+from dataclasses import replace
+
 import pytest
 
 from totalorder.errors import EventsLost, PreflightFailed, StateError
@@ -8,6 +10,8 @@ from totalorder.sinks.source import Backlog, check_present, starts
 from totalorder.sinks.writer import Marks
 from totalorder.streaming.preflight import TopicFacts
 
+KINDS = ("cuts", "stamps", "grants", "receipts")
+
 
 def facts(earliest: int, latest: int) -> TopicFacts:
     return TopicFacts(topic_id="id", earliest={0: earliest, 1: earliest}, latest={0: latest, 1: latest}, configs={})
@@ -15,17 +19,34 @@ def facts(earliest: int, latest: int) -> TopicFacts:
 
 def marks(offset: int) -> Marks:
     end = ChainEnd(batch=1, digest="", g=1, incarnation=1, next_offset=offset)
-    return Marks(chains={0: end}, deliveries={}, answered_g=0, grants_offset=offset, receipts_offsets={0: offset})
+    return Marks(
+        chains={0: end},
+        deliveries={},
+        answered_g=0,
+        grants_offset=offset,
+        receipts_offsets={0: offset},
+        newest_cut=1,
+        cuts_offset=offset,
+        cuts_end=offset,
+    )
 
 
 def all_topics(found: TopicFacts) -> dict[str, TopicFacts]:
-    return {f"d.{kind}": found for kind in ("stamps", "grants", "receipts")}
+    return {f"d.{kind}": found for kind in KINDS}
 
 
 def test_it_begins_where_the_tables_end_and_elsewhere_at_the_log_s_beginning() -> None:
     assert starts("d", marks(5), all_topics(facts(3, 9))) == {
-        f"d.{kind}": {0: 5, 1: 3} for kind in ("stamps", "grants", "receipts")
-    }
+        f"d.{kind}": {0: 5, 1: 3} for kind in KINDS if kind != "cuts"
+    } | {"d.cuts": {0: 5}}
+
+
+def test_cuts_are_read_again_from_a_key_cut_on() -> None:
+    again = replace(marks(5), cuts_offset=2)
+    assert starts("d", again, all_topics(facts(0, 9)))["d.cuts"] == {0: 2}
+    assert starts("d", again, all_topics(facts(3, 9)))["d.cuts"] == {0: 3}, "whether one is missing, its number tells"
+    with pytest.raises(StateError, match=r"d\.cuts\[0\] up to offset 5, and it ends at 4"):
+        starts("d", again, all_topics(facts(0, 9)) | {"d.cuts": facts(0, 4)})
 
 
 def test_stamps_may_be_gone_before_the_mark_since_their_numbers_tell() -> None:

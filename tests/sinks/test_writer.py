@@ -10,10 +10,11 @@ from structlog.testing import capture_logs
 from totalorder.errors import Contradiction, EventsLost, WireError
 from totalorder.sequencer.codec import WireRecord
 from totalorder.sequencer.control import Grant
+from totalorder.sequencer.cuts import Cut, encode_cut
 from totalorder.sequencer.stamps import StampedBatch
 from totalorder.sinks import pieces
 
-EVERY_TABLE = ("events", "batches", "subscriptions", "sequencing_groups", "deliveries")
+EVERY_TABLE = ("cuts", "events", "batches", "subscriptions", "sequencing_groups", "deliveries")
 
 
 def written_at_once(world: DomainWorld) -> dict[str, list[str]]:
@@ -95,8 +96,9 @@ def test_what_kafka_has_twice_is_written_once() -> None:
     once = written_at_once(world)
     for effects in list(world.effects):
         world.send(effects)
-    for record in list(world.logs["receipts"]):
-        world.append("receipts", 0, WireRecord(value=record.value or b"", headers=tuple(record.headers.items())))
+    for kind in ("cuts", "receipts"):
+        for record in list(world.logs[kind]):
+            world.append(kind, 0, WireRecord(value=record.value or b"", headers=tuple(record.headers.items())))
     written = run_once(world, tables, size=7)
     assert contents(tables) == once
     assert written.repeated == written.batches + written.answers + written.deliveries
@@ -145,7 +147,7 @@ def test_what_is_written_at_once_is_bounded_by_its_bytes(monkeypatch: pytest.Mon
     tables = MemoryTables()
     run_once(world, tables)
     assert contents(tables) == expected
-    for name in ("events", "batches", "deliveries"):
+    for name in ("cuts", "events", "batches", "deliveries"):
         most_rows = max(size for table, size in tables.sizes if table == name)
         assert most_rows <= (50 if name == "deliveries" else 1 + most_bytes // 160), "a record's receipts stay together"
     assert max(len(intervals) for intervals in tables.merged) <= max(1, -(-most_bytes // 100))
@@ -162,6 +164,125 @@ def test_a_crash_between_two_parts_of_one_batch_heals(monkeypatch: pytest.Monkey
     tables.crash_after = None
     run_once(world, tables)
     assert contents(tables) == expected
+
+
+# --- cuts -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_cut_has_its_slices() -> None:
+    world, tables = busy_world(), MemoryTables()
+    assert run_once(world, tables).cuts == 4
+    rows = tables.tables["cuts"].to_pylist()
+    assert [(row["cut"], row["cuts_offset"], row["is_key"]) for row in rows] == [
+        (1, 0, True), (2, 1, False), (3, 2, True), (4, 3, False)
+    ]  # fmt: skip
+    for row, cut in zip(rows, world.cuts, strict=True):
+        assert (row["slices"], row["topic_order"]) == (len(cut.looks) + 1, [])
+        assert [tuple(part.values()) for part in row["taken"]] == [
+            (part.slice, *part.source, part.begin, part.end) for part in cut.parts
+        ]
+
+
+def test_a_domain_without_cuts_has_all_else() -> None:
+    world, tables = busy_world(), MemoryTables()
+    world.logs["cuts"].clear()
+    run_once(world, tables)
+    assert contents(tables) == written_at_once(busy_world()) | {"cuts": []}
+
+
+def cuts_in(tables: MemoryTables) -> list[tuple[int, int, int]]:
+    """Number, offset and length of every cut in the tables, in the order in which they came."""
+    return [
+        (row["cut"], row["cuts_offset"], sum(part["end_offset"] - part["begin_offset"] for part in row["taken"]))
+        for row in tables.tables["cuts"].to_pylist()
+    ]
+
+
+def longer(cut: Cut, by: int) -> Cut:
+    """The same with more of topic a in its last slice."""
+    ends = cut.ends.tolist()
+    ends[1] += by
+    named = {name: getattr(cut, name) for name in ("domain", "incarnation", "cut", "sources", "looks")}
+    return Cut.of(**named, begins=cut.begins.tolist(), ends=ends)
+
+
+def after(cut: Cut) -> Cut:
+    """The next cut, with one record of topic a."""
+    ends = cut.ends.tolist()
+    named = {name: getattr(cut, name) for name in ("domain", "incarnation", "sources")}
+    return Cut.of(**named, cut=cut.cut + 1, begins=ends, ends=[ends[0], ends[1] + 1, *ends[2:]], looks=[])
+
+
+def test_a_cut_that_never_ran_stands_before_the_one_that_did() -> None:
+    for size in (1, 1000):
+        world, tables = busy_world(), MemoryTables()
+        last = world.cuts[-1]
+        world.send_cut(encode_cut(longer(last, 7), is_key=True))
+        run_once(world, tables, size=size)
+        world.send_cut(encode_cut(after(longer(last, 7)), is_key=False))
+        run_once(world, tables, size=size)
+        assert cuts_in(tables)[3:] == [(4, 3, 3), (4, 4, 10), (5, 5, 1)]
+        world.send_cut(encode_cut(after(after(longer(last, 7))), is_key=False))
+        assert run_once(world, tables).cuts == 1
+        assert cuts_in(tables)[3:] == [(4, 3, 3), (4, 4, 10), (5, 5, 1), (6, 6, 1)]
+        assert tables.marks().cuts_offset == 4
+
+
+def test_a_cut_from_which_the_next_goes_on_counts_again_also_after_a_restart() -> None:
+    world, tables = busy_world(), MemoryTables()
+    last = world.cuts[-1]
+    world.send_cut(encode_cut(longer(last, 7), is_key=True))
+    run_once(world, tables)
+    for following in (after(last), after(after(last)), after(after(after(last)))):
+        world.send_cut(encode_cut(following, is_key=False))
+        run_once(world, tables)
+        assert tables.marks().cuts_offset == 2, "not at the key cut that lost"
+    assert cuts_in(tables)[3:] == [(4, 3, 3), (4, 4, 10), (4, 5, 3), (5, 5, 1), (6, 6, 1), (7, 7, 1)]
+
+
+@pytest.mark.parametrize("kept", [0, 2, 3])
+def test_a_cut_that_kafka_no_longer_has_is_named(kept: int) -> None:
+    world, tables = busy_world(), MemoryTables()
+    world.logs["cuts"] = world.logs["cuts"][:kept]
+    run_once(world, tables)
+    for _ in range(2):
+        world.cuts.append(after(world.cuts[-1]))
+    for cut in world.cuts[4:]:
+        world.send_cut(encode_cut(cut, is_key=True))
+    if kept:
+        with pytest.raises(EventsLost, match=rf"d\.cuts goes from cut {kept} to 5"):
+            run_once(world, tables)
+    else:
+        run_once(world, tables)
+    assert [cut for cut, _, _ in cuts_in(tables)] == ([*range(1, kept + 1)] or [5, 6])
+
+
+def test_cuts_that_were_removed_while_the_job_stood_are_named() -> None:
+    """Also those that only a restart misses: the log begins behind what the tables have."""
+    world, tables = busy_world(), MemoryTables()
+    run_once(world, tables)
+    world.cuts += [after(world.cuts[-1]), after(after(world.cuts[-1]))]
+    for cut in world.cuts[4:]:
+        world.send_cut(encode_cut(cut, is_key=True))
+    del world.logs["cuts"][:5]
+    with pytest.raises(EventsLost, match=r"d\.cuts goes from cut 4 to 6"):
+        run_once(world, tables)
+
+
+def test_another_cut_at_the_same_place_is_a_contradiction() -> None:
+    world, tables = busy_world(), MemoryTables()
+    run_once(world, tables)
+    place = world.logs["cuts"][3]
+    world.logs["cuts"][3] = replace(place, value=encode_cut(longer(world.cuts[3], 7), is_key=False).value)
+    with pytest.raises(Contradiction, match="cuts: what Kafka has for cut 4, cuts_offset 3 differs in taken"):
+        run_once(world, tables)
+
+
+def test_a_lineage_that_begins_late_begins_at_a_key_cut() -> None:
+    world, tables = busy_world(), MemoryTables()
+    del world.logs["cuts"][0]
+    run_once(world, tables)
+    assert [cut for cut, _, _ in cuts_in(tables)] == [3, 4]
 
 
 # --- what must stop the job -------------------------------------------------------------------------------------------

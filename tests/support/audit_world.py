@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from engine_world import DOMAIN, KAFKA_PARTITIONS, configs, run
+from engine_world import BATCH_MS, DOMAIN, KAFKA_PARTITIONS, configs
 from pyspark.sql import SparkSession
 from reference import (
     Change,
@@ -21,12 +21,15 @@ from reference import (
     reference_stamps,
 )
 
-from totalorder.sequencer.batch import Row
+from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.control import Ended, Grant, Renewed, Repeated, Subscribe, Unsubscribe, encode_request
+from totalorder.sequencer.engine import initial_state, step
 from totalorder.sequencer.stamps import StampedBatch
 from totalorder.sinks.schema import TABLES
 
 TableRow = dict[str, Any]
+_SLICES = 3
+"""Of each batch."""
 _START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
@@ -75,11 +78,15 @@ def honest_world(items: Sequence[Item], *, m: int = 1, seed: int = 0, batch_size
     batches = [
         _rows(requests, items, range(at, min(at + batch_size, len(items)))) for at in range(0, len(items), batch_size)
     ]
-    _, effects = run(batches, configs(m=m))
+    state, effects = initial_state(configs(m=m)[0]), []
+    for number, rows in enumerate(batches, 1):
+        state, done = step(state, Batch.of(BATCH_MS, rows, cut=number), {})
+        effects.append(done)
     answers = [answer for effect in effects for answer in effect.answers]
     stamped = [batch for effect in effects for batch in effect.stamps]
     events = [row for batch in stamped for row in _events(batch)]
     tables = {
+        "cuts": list(_cuts(batches)),
         "events": events,
         "batches": [_batch(batch) for batch in stamped],
         "subscriptions": [_subscription(answer, m, offset) for offset, answer in enumerate(answers)],
@@ -87,6 +94,26 @@ def honest_world(items: Sequence[Item], *, m: int = 1, seed: int = 0, batch_size
         "deliveries": list(_deliveries(items, m, random.Random(seed), events, requests.processes)),
     }
     return World({name: [{"domain": DOMAIN} | row for row in rows] for name, rows in tables.items()})
+
+
+def _cuts(batches: Iterable[Sequence[Row]]) -> Iterator[TableRow]:
+    begins: dict[tuple[str, int], int] = {}
+    for number, rows in enumerate(batches, 1):
+        taken = []
+        for slice_, source in sorted({(row.slice, row[:2]) for row in rows}):
+            begin = begins.get(source, 0)
+            begins[source] = begin + sum((row.slice, row[:2]) == (slice_, source) for row in rows)
+            taken.append((slice_, source[0], f"id-{source[0]}", source[1], begin, begins[source]))
+        yield {
+            "cut": number,
+            "incarnation": 1,
+            "slices": _SLICES,
+            "taken": taken,
+            "topic_order": [],
+            "is_key": number % 3 == 1,
+            "cut_time": _at(10 * number),
+            "cuts_offset": number - 1,
+        }
 
 
 def _at(ms: float) -> datetime:
@@ -115,16 +142,18 @@ class _Requests:
         return encode_request(Subscribe(**who, topics=tuple(sorted(change.topics)), lease_s=0, stamps_ends={}))  # type: ignore[arg-type]
 
 
-def _rows(requests: _Requests, items: Sequence[Item], places: Iterable[int]) -> list[Row]:
+def _rows(requests: _Requests, items: Sequence[Item], places: range) -> list[Row]:
     rows = []
     for at in places:
-        item = items[at]
+        item, slice_ = items[at], _SLICES * (at - places[0]) // len(places)
         if isinstance(item, Event):
             offset = sum(isinstance(before, Event) for before in items[:at])
-            rows.append(Row("all", offset % KAFKA_PARTITIONS, offset // KAFKA_PARTITIONS, at, item.topic, at))
+            rows.append(
+                Row("all", offset % KAFKA_PARTITIONS, offset // KAFKA_PARTITIONS, at, item.topic, at, slice=slice_)
+            )
         else:
             offset = sum(isinstance(before, Change) for before in items[:at])
-            rows.append(Row(f"{DOMAIN}.control", 0, offset, at, control=requests.value(at + 1, item)))
+            rows.append(Row(f"{DOMAIN}.control", 0, offset, at, control=requests.value(at + 1, item), slice=slice_))
     return rows
 
 
@@ -162,6 +191,7 @@ def _batch(batch: StampedBatch) -> TableRow:
         "incarnation": batch.incarnation,
         "batch": batch.batch,
         "batch_time": _at(10 * batch.g + 5),
+        "cut": batch.cut,
         "stamped_time": _at(10 * batch.g + 40),
         "min_subscriptions": batch.min_subscriptions,
         "g": batch.g,

@@ -1,7 +1,8 @@
 """A small domain's log, made by the engine itself, and lineage tables in memory."""
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +14,7 @@ from reference import Change
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import WireRecord, encode_stamps
 from totalorder.sequencer.control import encode_answer
+from totalorder.sequencer.cuts import Cut, CutEncoder, CutSource
 from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
 from totalorder.sequencer.limits import MAX_PART_BYTES
 from totalorder.sequencer.receipts import Receipts, encode_receipts
@@ -37,7 +39,10 @@ class DomainWorld:
     max_part_bytes: int = MAX_PART_BYTES
     effects: list[Effects] = field(default_factory=list)
     events: dict[str, list[bytes]] = field(default_factory=dict)
-    logs: dict[str, list[LogRecord]] = field(default_factory=lambda: {"stamps": [], "grants": [], "receipts": []})
+    logs: dict[str, list[LogRecord]] = field(
+        default_factory=lambda: {"cuts": [], "stamps": [], "grants": [], "receipts": []}
+    )
+    cuts: list[Cut] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         config = EngineConfig(
@@ -51,15 +56,37 @@ class DomainWorld:
         self._requests = Requests()
         self._controls = 0
         self._time_ms = 1_000_000
+        self._encoder = CutEncoder(key_every=2)
 
     def batch(self, *items: Event | Change) -> Effects:
-        """Publishes and asks, and stamps all of it in one batch."""
+        """Publishes and asks, and stamps all of it in one batch, of which two items at a time are a slice."""
         self._time_ms += 1000
-        rows = [self._row(item, at) for at, item in enumerate(items)]
-        self._state, effects = step(self._state, Batch.of(self._time_ms, rows), {})
+        rows = [self._row(item, at)._replace(slice=at // 2) for at, item in enumerate(items)]
+        self.cuts.append(self._cut(rows))
+        self.send_cut(self._encoder.encode(self.cuts[-1]))
+        self._state, effects = step(self._state, Batch.of(self._time_ms, rows, cut=len(self.cuts)), {})
         self.effects.append(effects)
         self.send(effects)
         return effects
+
+    def _cut(self, rows: Sequence[Row]) -> Cut:
+        names = [f"{self.domain}.control", *self.topics.values()]
+        begins = self.cuts[-1].ends.tolist() if self.cuts else [0] * len(names)
+        places = [names.index(row.kafka_topic) for row in rows]
+        looks = [sorted(Counter(places[at : at + 2]).items()) for at in range(0, len(places), 2)]
+        return Cut.of(
+            domain=self.domain,
+            incarnation=1,
+            cut=len(self.cuts) + 1,
+            sources=[CutSource(name, f"id-{name}", 0) for name in names],
+            begins=begins,
+            ends=[begin + places.count(at) for at, begin in enumerate(begins)],
+            looks=looks[:-1],
+        )
+
+    def send_cut(self, record: WireRecord) -> None:
+        """Puts a cut into the log, also once more."""
+        self.append("cuts", 0, record)
 
     def _row(self, item: Event | Change, at: int) -> Row:
         at += self._time_ms - 500
@@ -212,7 +239,16 @@ class MemoryTables:
             answered_g=pc.max(answers.column("g")).as_py() or 0,
             grants_offset=(-1 if not len(answers) else pc.max(answers.column("grants_offset")).as_py()) + 1,
             receipts_offsets=receipts,
+            **self.cut_marks(),
         )
+
+    def cut_marks(self) -> dict[str, int]:
+        rows = self.tables["cuts"].to_pylist()
+        counting = {row["cut"]: row for row in sorted(rows, key=lambda row: row["cuts_offset"])}
+        newest = max(counting, default=0)
+        keys = [row["cuts_offset"] for row in counting.values() if row["is_key"] and row["cut"] < newest]
+        end = max((row["cuts_offset"] + 1 for row in rows), default=0)
+        return {"newest_cut": newest, "cuts_offset": max(keys, default=0), "cuts_end": end}
 
 
 def run_once(world: DomainWorld, tables: MemoryTables, *, limit: int | None = None, size: int = 1000) -> Written:
@@ -222,11 +258,17 @@ def run_once(world: DomainWorld, tables: MemoryTables, *, limit: int | None = No
     )
     marks, written = writer.marks, Written()
     begins = {
+        "cuts": {0: marks.cuts_offset},
         "stamps": {partition: end.next_offset for partition, end in marks.chains.items()},
         "grants": {0: marks.grants_offset},
         "receipts": dict(marks.receipts_offsets),
     }
-    writes = {"stamps": writer.write_stamps, "grants": writer.write_answers, "receipts": writer.write_receipts}
+    writes = {
+        "cuts": writer.write_cuts,
+        "stamps": writer.write_stamps,
+        "grants": writer.write_answers,
+        "receipts": writer.write_receipts,
+    }
     for kind, write in writes.items():
         left = [record for record in world.logs[kind] if record.offset >= begins[kind].get(record.partition, 0)]
         for at in range(0, len(left[:limit]), size):
