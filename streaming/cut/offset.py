@@ -1,8 +1,8 @@
 """What Spark's write-ahead log holds of each batch: where it ends in every partition, and the looks that cut it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, Self
 
@@ -24,6 +24,8 @@ MAX_OFFSET = 2**53
 """So that no sum of what was checked overflows; a partition with a million records a second has 285 years to it."""
 _FIELDS = frozenset({"version", "cut", "order", "ends", "looks"})
 _REMEDY = "Restore the checkpoint from a copy"
+_SLICE_END: Callable[[tuple[int, int]], SliceEnd] = partial(tuple.__new__, SliceEnd)
+"""`SliceEnd._make` in half of its time, which is most of what `slices_of` takes."""
 
 
 class Advance(NamedTuple):
@@ -180,7 +182,7 @@ def slices_of(begin: BatchEnd, end: BatchEnd, starts: Mapping[tuple[int, int], i
     """
     begins = _begins(begin, end, starts)
     rows, bounds = _slice_ends(begins, end)
-    slices = list(map(SliceEnd._make, rows))
+    slices = list(map(_SLICE_END, rows))
     return [
         Span(number, partition, at, until, tuple(slices[first:last]))
         for (number, partition), at, until, (first, last) in zip(
@@ -294,17 +296,18 @@ def _problem_of_looks(end: BatchEnd) -> str:
         return "there are advances without a look" if looks.places or looks.counts else ""
     if len(looks) > MAX_LOOKS or len(looks.places) > MAX_ADVANCES + len(end.flat):
         return f"{len(looks):,} looks with {len(looks.places):,} advances are too many"
-    if min(looks.sizes) < 1 or not sum(looks.sizes) == len(looks.places) == len(looks.counts):
+    try:
+        sizes, places, counts = looks.columns
+    except OverflowError:
+        return "the place or count of an advance is out of range"
+    if sizes.min() < 1 or not sizes.sum() == len(places) == len(counts):
         return "a look is empty, or its columns differ in length"
-    if not 0 <= min(looks.places) <= max(looks.places) < len(end.flat):
+    if places.min() < 0 or places.max() >= len(end.flat):
         return "an advance is of no partition"
-    if not 0 < min(looks.counts) <= max(looks.counts) <= MAX_OFFSET:
+    if counts.min() < 1 or counts.max() > MAX_OFFSET:
         return "the count of an advance is out of range"
-    _, places, counts = looks.columns
     if np.any((np.diff(looks.look_of) == 0) & (np.diff(places) <= 0)):
         return "the places of a look do not ascend"
-    looked = np.zeros(len(end.flat))
-    np.add.at(looked, places, counts)
-    if np.any(looked > end.flat.astype(float)):
+    if np.any(np.bincount(places, weights=counts, minlength=len(end.flat)) > end.flat):
         return "the looks have more than the ends"
     return ""
