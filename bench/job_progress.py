@@ -1,5 +1,6 @@
 """What Spark tells of the batches of a query."""
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,10 +8,13 @@ from pathlib import Path
 from statistics import median
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.errors import Error
 from totalorder.streaming.failures import error_from
+from totalorder.streaming.processor import FIGURES
+from totalorder.streaming.progress import OBSERVED
 
 _LOOK_S = 0.25
 PARTS = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
@@ -36,8 +40,8 @@ class BatchTimes:
     def look(self) -> list[BatchTime]:
         """All until now; Error when the query has failed."""
         for progress in self._query.recentProgress:
-            if progress.numInputRows:
-                self._found[progress.batchId] = BatchTime(rows=progress.numInputRows, ms=dict(progress.durationMs))
+            if rows := records_of(progress):
+                self._found[progress.batchId] = BatchTime(rows=rows, ms=dict(progress.durationMs))
         if not self._query.isActive:
             raise error_from(str(self._query.exception()))
         return [self._found[batch] for batch in sorted(self._found)]
@@ -52,6 +56,16 @@ class BatchTimes:
             time.sleep(_LOOK_S)
             found = self.look()
         return found
+
+
+def records_of(progress: StreamingQueryProgress) -> int:
+    """Kafka records of one trigger. The job counts them itself, since its rows may be packed: several in each."""
+    row = progress.observedMetrics.get(OBSERVED)
+    figures = row.asDict().get(FIGURES) if row is not None else None
+    if not figures:
+        return progress.numInputRows
+    counts = json.loads(figures)
+    return int(sum(counts[name] for name in ("events", "controls", "unroutable")))
 
 
 def whole_batches(batches: Sequence[BatchTime]) -> list[BatchTime]:

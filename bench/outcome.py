@@ -62,8 +62,11 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One run. `out` is the directory for plots and data, made when it is first needed."""
+    """One run. `out` is the directory for plots and data, made when it is first needed; `beside` is the Python of
+    another installation, which some compare themselves with.
+    """
 
     size: Size
     say: Say
     out: Path
+    beside: Path | None = None

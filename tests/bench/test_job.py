@@ -1,16 +1,34 @@
 """What `totalorder bench job` makes of what it saw."""
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from pyspark.sql import Row
 
 from totalorder.bench.job import SLOWEST, Measured, delays_between, percentiles_ms, summary, tables
-from totalorder.bench.job_progress import PARTS, BatchTime, events_per_s, parts_ms, state_bytes, whole_batches
+from totalorder.bench.job_progress import (
+    PARTS,
+    BatchTime,
+    events_per_s,
+    parts_ms,
+    records_of,
+    state_bytes,
+    whole_batches,
+)
 
 
 def batch(rows: int, whole_ms: int, **parts_ms: int) -> BatchTime:
     return BatchTime(rows=rows, ms={"triggerExecution": whole_ms, **parts_ms})
+
+
+def test_a_batch_has_the_records_that_the_job_counted_and_else_its_rows() -> None:
+    figures = json.dumps({"batch": 7, "events": 90, "controls": 6, "unroutable": 4, "g_last": 96})
+    observed: list[dict[str, Row]] = [{"figures": Row(figures=figures)}, {"figures": Row(figures=None)}, {}]
+    triggers = [SimpleNamespace(observedMetrics=each, numInputRows=3) for each in observed]
+    assert [records_of(trigger) for trigger in triggers] == [100, 3, 3]  # type: ignore[arg-type]
 
 
 def test_neither_the_first_batch_nor_a_remnant_counts() -> None:

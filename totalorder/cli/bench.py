@@ -36,6 +36,14 @@ _WRITING = ("bytes", "growth", "figures", "partitions", "order")
 Quick = Annotated[bool, typer.Option("--quick", help="Smaller sizes: a minute to four, and rougher figures.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Only prove that it runs: the figures mean nothing.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")]
+Beside = Annotated[
+    Path | None,
+    typer.Option(
+        "--beside",
+        metavar="PYTHON",
+        help="Compare with the job of another installation, instead of with copies: the Python that has it.",
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where plots and data are put.")]
 
 
@@ -56,10 +64,15 @@ def _command(name: str) -> Callable[..., None]:
     ) -> None:
         _measure(name, out, quick=quick, smoke=smoke, as_json=as_json)
 
+    def run_beside(quick: Quick = False, smoke: Smoke = False, as_json: Json = False, beside: Beside = None) -> None:
+        _measure(name, Path(), quick=quick, smoke=smoke, as_json=as_json, beside=beside)
+
+    if name == "job":
+        return run_beside
     return run_writing if name in _WRITING else run
 
 
-def _measure(name: str, out: Path, *, quick: bool, smoke: bool, as_json: bool) -> None:
+def _measure(name: str, out: Path, *, quick: bool, smoke: bool, as_json: bool, beside: Path | None = None) -> None:
     if quick and smoke:
         raise SettingsError("--quick and --smoke are two sizes", remedy="Give one")
     require("bench")
@@ -68,9 +81,9 @@ def _measure(name: str, out: Path, *, quick: bool, smoke: bool, as_json: bool) -
     from totalorder.bench.outcome import Request, Size
 
     size = Size.QUICK if quick else Size.SMOKE if smoke else Size.FULL
-    module = import_module(f"totalorder.bench.{name}")
+    module = import_module(f"totalorder.bench.{'beside' if beside is not None else name}")
     with _ended_by_sigterm():
-        outcome: Outcome = module.run(Request(size=size, say=_say, out=out))
+        outcome: Outcome = module.run(Request(size=size, say=_say, out=out, beside=beside))
     if as_json:
         print(json.dumps(outcome.data), flush=True)
     else:
