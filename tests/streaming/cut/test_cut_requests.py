@@ -70,15 +70,8 @@ def test_the_question_for_offsets_has_kafka_pythons_bytes(asked: list[tuple[str,
     assert unframed(OffsetsQuestion(asked, time_ms).request) == encoded(twin, 6, LIST_OFFSETS, "totalorder-look")
 
 
-<<<<<<< HEAD
-@given(ASKED, SEEDS, st.data())
-def test_offsets_come_in_the_order_of_the_question(
-    asked: list[tuple[str, int]], seed: int, data: st.DataObject
-) -> None:
-=======
 @given(ASKED, SEEDS)
 def test_offsets_come_in_the_order_of_the_question(asked: list[tuple[str, int]], seed: int) -> None:
->>>>>>> 5b26fa2af1bb2a00a1385ed900a9960af2512b83
     """Whatever the order of the answer, and also when the next one comes in another."""
     chance = random.Random(seed)
     question = OffsetsQuestion(asked)
@@ -232,14 +225,8 @@ def test_the_question_for_topics_has_kafka_pythons_bytes(names: set[str]) -> Non
 def test_topics_are_read(
     brokers: dict[int, tuple[str, int]], topics: dict[str, tuple[UUID, list[int]]], seed: int
 ) -> None:
-<<<<<<< HEAD
-    errors = {
-        name + "?": code for name, code in zip(topics, (3, 29, 3, 5, 17), strict=False) if name + "?" not in topics
-    }
-=======
     codes = zip(topics, (3, 29, 3, 5, 17), strict=False)
     errors = {name + "?": code for name, code in codes if name + "?" not in topics}
->>>>>>> 5b26fa2af1bb2a00a1385ed900a9960af2512b83
     cluster = read_metadata(metadata_answer(brokers, topics, errors, shuffled=random.Random(seed)))
     assert cluster.brokers == brokers
     assert cluster.topics == {name: Topic(str(found), tuple(leaders)) for name, (found, leaders) in topics.items()}

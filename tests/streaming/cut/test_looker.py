@@ -18,7 +18,7 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, Error, SettingsError, StateError
 from totalorder.streaming.cut.looker import Looker
-from totalorder.streaming.cut.looks import Look, Source
+from totalorder.streaming.cut.ends import Look, Source
 from totalorder.streaming.cut.questions import Questions, TopicGone
 
 pytestmark = pytest.mark.broker

@@ -13,7 +13,7 @@ from waiting import wait_until
 
 from totalorder.errors import EnvironmentProblem, Error, StateError
 from totalorder.streaming.cut.looker import Looker
-from totalorder.streaming.cut.looks import Look, Source
+from totalorder.streaming.cut.ends import Look, Source
 from totalorder.streaming.cut.questions import Questions
 
 ID = UUID(int=5)
