@@ -22,7 +22,6 @@ from totalorder.streaming import claims, preflight
 from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
 from totalorder.streaming.failures import error_from, is_passing, is_told, text_of
-from totalorder.streaming.gear import Gear
 from totalorder.streaming.handover import Handover
 from totalorder.streaming.patience import BrokerWatch, Patience, borne
 from totalorder.streaming.preflight import Facts
@@ -80,7 +79,6 @@ class Sequencer:
         self._handover: Handover | None = None
         self._query: StreamingQuery | None = None
         self._progress: ProgressReader | None = None
-        self._gear: Gear | None = None
         self._watcher: threading.Thread | None = None
         self._refused: set[str] = set()
         self._ready = False
@@ -282,7 +280,7 @@ class Sequencer:
             tails=self._tails,
             checkpoint=self._query_checkpoint(),
         )
-        self._progress, self._gear = ProgressReader(self._query), Gear(self._query)
+        self._progress = ProgressReader(self._query)
         self._await_ready(self._query)
 
     def _query_checkpoint(self) -> str:
@@ -404,11 +402,10 @@ class Sequencer:
 
     def _report(self) -> None:
         """Logs and counts the batches that have come to their end."""
-        if self._progress is None or self._gear is None:
+        if self._progress is None:
             return
         for batch in self._progress.read():
             self._revivals.end()
-            self._gear.suit(batch.figures["events"] + batch.figures["controls"])
             self._count(batch.figures)
             self._batches.add(batch)
         self._batches.say_if_due()

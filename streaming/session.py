@@ -286,6 +286,8 @@ def query_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # Whole stages would be generated, and compiled, anew for each batch.
         "spark.sql.codegen.wholeStage": "false",
+        # To write code down, batch for batch, takes some 20 ms, and the rows of a batch are few.
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         # Each batch's plan is described for the UI, at the length that this says.
         "spark.sql.ui.explainMode": "simple",
     }
