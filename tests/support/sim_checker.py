@@ -51,6 +51,7 @@ class Checker:
                 self._check_life(slot, lives, life)
             self._check_receipts(slot)
         self._check_pairs()
+        self._check_looks()
         return sum(len(process.events) for slot in self.world.slots for process in slot.processes)
 
     # --- one subscriber -----------------------------------------------------------------------------------------------
@@ -190,6 +191,18 @@ class Checker:
         saves = [decode_saved(record.value) for record in log if record.value is not None]
         through = max((saved.position.g for saved in saves if saved.nonce == nonce), default=0)
         return sum(event.g <= through for event in process.events) if self.world.domain.min_subscriptions == 1 else 0
+
+    # --- the cut ------------------------------------------------------------------------------------------------------
+
+    def _check_looks(self) -> None:
+        """What was written after a look that already had another record never comes before it, whatever clocks say."""
+        written = {item.g: self.world.kafka.written[item.partition, item.offset] for item in self.pi}
+        for look in self.world.sequencer.remembered:
+            had = (item.g for item in self.pi if written[item.g] <= look.asked.get(item.partition, -1))
+            after = (item.g for item in self.pi if written[item.g] > look.end)
+            assert max(had, default=0) < min(after, default=10**9), (
+                f"a look told them apart, and π inverts them: {look}"
+            )
 
     # --- all subscribers ----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,10 @@ class SimKafka:
     logs: dict[Partition, list[Record]] = field(default_factory=dict)
     ends: dict[Partition, int] = field(default_factory=dict)
     begins: dict[Partition, int] = field(default_factory=dict)
+    moment: int = 0
+    """Real time: how many records were written."""
+    written: dict[tuple[Partition, int], int] = field(default_factory=dict)
+    """(partition, offset) → the moment that began with this record."""
 
     def create(self, topic: str, partitions: int) -> None:
         """A topic, or more partitions of it."""
@@ -36,6 +40,8 @@ class SimKafka:
         record = Record(partition.topic, partition.number, offset, key, value, tuple(headers), timestamp_ms)
         self.logs.setdefault(partition, []).append(record)
         self.ends[partition] = offset + 1
+        self.moment += 1
+        self.written[partition, offset] = self.moment
         return offset
 
     def skip(self, partition: Partition, count: int = 1) -> None:

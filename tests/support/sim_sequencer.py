@@ -1,10 +1,11 @@
-"""The sequencer job over SimKafka: batches of offset ranges, the engine, the wire codec, crashes between writes."""
+"""The sequencer job over SimKafka: looks, batches cut by them, the engine, the wire codec, crashes between writes."""
 
 import random
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from reference import Logged, reference_order
 from sim_kafka import SimKafka
 
 from totalorder.sequencer.batch import Batch, Row
@@ -32,6 +33,26 @@ class Domain:
     max_part_bytes: int = 600_000
 
 
+@dataclass(frozen=True)
+class Look:
+    """The ends of all partitions as one look found them, each at the moment at which it was asked for."""
+
+    ends: dict[Partition, int]
+    asked: dict[Partition, int]
+    end: int
+    """The moment at which the last answer was there."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What the write-ahead log has of a batch, and the records themselves, slice by slice."""
+
+    number: int
+    time_ms: int
+    topic_order: tuple[str, ...]
+    slices: list[list[Record]]
+
+
 @dataclass
 class PiItem:
     """One position of π as the engine made it, told by the records of its batch and not by the stamps."""
@@ -45,7 +66,10 @@ class PiItem:
 
 @dataclass
 class SimSequencer:
-    """`run` makes a batch of what has come; `crash` throws a batch away after part of its output was written."""
+    """`look` notes the ends; `run` makes a batch of what has come, or, killed after a part of its output, repeats it.
+
+    A batch takes whole slices. Of one that alone is too much it takes a part, and the next batch begins with the rest.
+    """
 
     kafka: SimKafka
     domain: Domain
@@ -54,12 +78,19 @@ class SimSequencer:
     time_ms: int = 1_000_000
     states: list[State] = field(default_factory=list)
     offsets: dict[Partition, int] = field(default_factory=dict)
-    batches: list[tuple[int, list[Record]]] = field(default_factory=list)
-    """(time_ms, records) of every committed batch."""
+    batches: list[Cut] = field(default_factory=list)
+    """Every committed batch."""
+    topic_order: tuple[str, ...] = ()
+    looks: list[Look] = field(default_factory=list)
+    """Those that have something that is in no batch yet."""
+    remembered: list[Look] = field(default_factory=list)
+    """All of them, but for those that a process had in memory when it died."""
+    meanwhile: Callable[[], None] = lambda: None
+    """What others do while a look is under way."""
     answers: list[Grant | Ended] = field(default_factory=list)
     """All that changed a subscription, whatever became of the log of grants."""
-    planned: tuple[int, list[Record]] | None = None
-    """The write-ahead log: a batch that was begun and not committed runs again with the same offsets and time."""
+    planned: Cut | None = None
+    """The write-ahead log: a batch that was begun and not committed runs again as it was."""
 
     def __post_init__(self) -> None:
         self.names = DomainTopics(domain=self.domain.name)
@@ -84,39 +115,84 @@ class SimSequencer:
             for shard in range(self.domain.shards)
         ]
 
+    def look(self) -> None:
+        """Asks for the end of one partition after the other. A look at which nothing had moved tells nothing."""
+        asked, ends = {}, {}
+        topics = [self.names.control, *self.event_topics]
+        partitions = [Partition(topic, number) for topic in topics for number in range(self.kafka.topics[topic])]
+        for partition in self.rng.sample(partitions, len(partitions)):
+            self.meanwhile()
+            asked[partition], ends[partition] = self.kafka.moment, self.kafka.ends.get(partition, 0)
+        if not self.remembered or self.remembered[-1].ends != ends:
+            self.looks.append(Look(ends, asked, self.kafka.moment))
+            self.remembered.append(self.looks[-1])
+
     def run(self, *, limit: int = 10**9, crash_after: int | None = None) -> int:
-        """One batch of at most `limit` records per partition; with `crash_after`, only that many writes of it."""
+        """One batch of at most `limit` records; with `crash_after`, only that many writes of it."""
         if self.planned is None:
-            records = self._plan(limit)
-            if not records:
+            self.look()
+            self.planned = self._plan(limit)
+            if self.planned is None:
                 return 0
-            self.planned = (self.time_ms, records)
-        time_ms, records = self.planned
-        self.rng.shuffle(records)
-        results = [step(state, Batch.of(time_ms, [self._row(r) for r in records]), {}) for state in self.states]
+        cut = self.planned
+        rows = [self._row(record, slice_) for slice_, records in enumerate(cut.slices) for record in records]
+        self.rng.shuffle(rows)
+        batch = Batch.of(cut.time_ms, rows, cut=cut.number, topic_order=cut.topic_order)
+        results = [step(state, batch, {}) for state in self.states]
         writes = self._interleaved([self._writes(effects) for _, effects in results])
         for partition, key, value, headers in writes[:crash_after]:
-            self.kafka.append(partition, key=key, value=value, headers=headers, timestamp_ms=time_ms)
+            self.kafka.append(partition, key=key, value=value, headers=headers, timestamp_ms=cut.time_ms)
         if crash_after is not None:
+            if self.rng.random() < 0.5:
+                self._forget()
             return len(writes)
         self.states = [state for state, _ in results]
-        self.batches.append((time_ms, records))
+        self.batches.append(cut)
         self.answers += [answer for _, effects in results for answer in effects.answers if isinstance(answer, LINKS)]
         self.planned = None
         return len(writes)
 
-    def _plan(self, limit: int) -> list[Record]:
-        records = []
-        for topic in [self.names.control, *self.event_topics]:
-            for number in range(self.kafka.topics[topic]):
-                partition = Partition(topic, number)
-                found = self.kafka.records(partition, self.offsets.get(partition, 0), limit)
-                if found:
-                    self.offsets[partition] = found[-1].offset + 1
-                records += found
-        return records
+    def _forget(self) -> None:
+        """The process that looked is gone, and so are its looks that were not planned yet."""
+        self.remembered = [look for look in self.remembered if look not in self.looks]
+        self.looks.clear()
 
-    def _row(self, record: Record) -> Row:
+    def _plan(self, limit: int) -> Cut | None:
+        slices: list[list[Record]] = []
+        while self.looks:
+            found, room = self._slice(self.looks[0]), limit - sum(map(len, slices))
+            if len(found) > room:
+                if not slices:
+                    slices.append(self._part(found, room))
+                break
+            slices.append(found)
+            self.offsets |= self.looks.pop(0).ends
+        if not any(slices):
+            return None
+        return Cut(len(self.batches) + 1, self.time_ms, self.topic_order, slices)
+
+    def _slice(self, look: Look) -> list[Record]:
+        """What it has and no batch yet."""
+        found = []
+        for partition, end in look.ends.items():
+            begin = self.offsets.get(partition, 0)
+            records = self.kafka.records(partition, begin, end - begin)
+            found += [record for record in records if record.offset < end]
+        return found
+
+    def _part(self, records: list[Record], size: int) -> list[Record]:
+        """So many of a slice's records, of each partition the first ones."""
+        left: dict[Partition, list[Record]] = {}
+        for record in records:
+            left.setdefault(Partition(record.topic, record.partition), []).append(record)
+        part = []
+        for _ in range(size):
+            partition = self.rng.choice([partition for partition, queue in left.items() if queue])
+            part.append(left[partition].pop(0))
+            self.offsets[partition] = part[-1].offset + 1
+        return part
+
+    def _row(self, record: Record, slice_: int) -> Row:
         control = record.topic == self.names.control
         return Row(
             record.topic,
@@ -126,6 +202,7 @@ class SimSequencer:
             "" if control else topic_of(record, self.domain.topic_by) or "",
             zlib.crc32(record.value) if record.value is not None else 0,
             (record.value or b"") if control else None,
+            slice_,
         )
 
     def _writes(self, effects: Effects) -> list[list[Write]]:
@@ -150,29 +227,25 @@ class SimSequencer:
         return writes
 
 
-def naive_pi(
-    batches: Sequence[tuple[int, Sequence[Record]]], control: str, topic_by: str, expired: Mapping[int, int]
-) -> list[PiItem]:
+def naive_pi(batches: Sequence[Cut], control: str, topic_by: str, expired: Mapping[int, int]) -> list[PiItem]:
     """π from the records of each batch, by the words of the protocol page and with no code of the engine.
 
     `expired` says how many leases ran out at the start of each batch (by index): each takes a position.
     """
-    ranks: dict[str, int] = {control: -1}
+    ranks: dict[str, int] = {}
     g = 0
     items = []
-    for index, (time_ms, records) in enumerate(batches):
+    for index, cut in enumerate(batches):
         g += expired.get(index, 0)
-        for topic in sorted({record.topic for record in records} - ranks.keys()):
-            ranks[topic] = len(ranks) - 1
-        keyed = []
-        for record in records:
-            before = [
-                other.timestamp_ms
-                for other in records
-                if (other.topic, other.partition) == (record.topic, record.partition) and other.offset <= record.offset
-            ]
-            keyed.append((min(max(before), time_ms), ranks[record.topic], record.partition, record.offset, record))
-        for *_, record in sorted(keyed, key=lambda key: key[:4]):
+        batch = {
+            Logged(record.topic, record.partition, record.offset, record.timestamp_ms, slice_): record
+            for slice_, records in enumerate(cut.slices)
+            for record in records
+        }
+        for topic in sorted({record.topic for record in batch.values()} - ranks.keys() - {control}):
+            ranks[topic] = len(ranks)
+        for place in reference_order(list(batch), time_ms=cut.time_ms, topic_order=cut.topic_order, ranks=ranks):
+            record = batch[place]
             name = "" if record.topic == control else topic_of(record, topic_by)
             if name is None:
                 continue  # it belongs to no topic, and takes no position

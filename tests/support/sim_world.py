@@ -15,7 +15,8 @@ from totalorder.sequencer.names import stamps_partition
 from totalorder.subscriber import Event, Subscriber
 from totalorder.subscriber.transport import Partition
 
-START_MS = 1_000_000
+START_MS = 1_700_000_000_000
+DECADES_MS = 10**12
 
 
 @dataclass
@@ -85,7 +86,9 @@ class World:
         # Some Kafka topics are there from the start, others are admitted to the job in mid-run.
         self.later = [name for name in self.kafka_topics if rng.random() < 0.2]
         first = [name for name in self.kafka_topics if name not in self.later]
-        self.sequencer = SimSequencer(self.kafka, self.domain, first, rng)
+        self.sequencer = SimSequencer(self.kafka, self.domain, first, rng, meanwhile=self.while_looking)
+        self.clocks_ms = {name: rng.choice([0, 0, 2_000, -2_000, -DECADES_MS]) for name in self.kafka_topics}
+        """How far the clock of those who publish to a Kafka topic is off."""
         self.slots = [Slot(f"s{i}") for i in range(rng.randint(2, 4))]
         # With m = 2 a lapse cannot be healed, which has a test of its own.
         self.lease_s = rng.choice([0, 0, 15]) if self.domain.min_subscriptions == 1 else 0
@@ -107,7 +110,14 @@ class World:
         if self.rng.random() < 0.3:
             self.publish()
         if self.rng.random() < 0.5:
+            self.sequencer.look()
+        if self.rng.random() < 0.5:
             self.sequence()
+
+    def while_looking(self) -> None:
+        """A look takes a while, and others do not wait for it."""
+        if self.rng.random() < 0.05 and not self.healed:
+            self._publish_one()
 
     def publish(self) -> None:
         for _ in range(self.rng.randint(1, 4)):
@@ -122,14 +132,14 @@ class World:
         name: bytes | None = topic.encode()
         if rng.random() < 0.1:
             name = rng.choice([None, b"", b"\xff", b"nobody"])
-        now_ms = START_MS + round(self.now * 1000)
+        now_ms = START_MS + round(self.now * 1000) + self.clocks_ms[kafka_topic]
         value = None if rng.random() < 0.1 else f"{self.count}".encode()
         self.kafka.append(
             partition,
             key=name if self.domain.topic_by == "key" else None,
             value=value,
             headers=[("t", b"first"), ("t", name), ("u", b"last")] if self.domain.topic_by == "header:t" else [],
-            timestamp_ms=rng.choice([now_ms, now_ms - rng.randint(0, 3000), 0, now_ms + 10**12]),
+            timestamp_ms=rng.choice([now_ms, now_ms - rng.randint(0, 3000), 0, now_ms + DECADES_MS]),
         )
         if rng.random() < 0.05:
             self.kafka.skip(partition)
@@ -138,9 +148,11 @@ class World:
         """The job runs, or dies after a part of its output, once or several times."""
         rng = self.rng
         if rng.random() < 0.2:
-            self.sequencer.run(limit=rng.randint(1, 5), crash_after=rng.randint(0, 12))
+            self.sequencer.run(limit=rng.randint(1, 15), crash_after=rng.randint(0, 12))
         else:
-            self.sequencer.run(limit=rng.choice([1, 2, 10]))
+            self.sequencer.run(limit=rng.choice([2, 6, 30]))
+        if rng.random() < 0.1:
+            self.sequencer.topic_order = tuple(rng.sample(self.kafka_topics, rng.randint(0, len(self.kafka_topics))))
         if self.later and rng.random() < 0.1:
             self.sequencer.event_topics.append(self.later.pop())
         if rng.random() < 0.02:
