@@ -1,7 +1,7 @@
 """Cuts on the wire: where each batch was cut out of the event partitions, one Kafka record a batch on `<domain>.cuts`.
 
 With the events themselves, the stamps' batch times and the topics' ranks, cuts give π to everybody who reads Kafka,
-without Spark's write-ahead log (protocol.md, "The cut").
+without Spark's write-ahead log (protocol.md, "Cuts in public").
 
 The value of a record is a zstd frame around a head in JSON and columns of integers as byte planes (planes.py). A *key
 cut* names all sources and says where each begins, so that reading can start at it; the cuts behind it say only how far

@@ -1,7 +1,7 @@
 """π computed anew from what Kafka has: a batch's cut, the records that it took, and its time from stamps.
 
-It needs neither the sequencer's state nor Spark's write-ahead log (protocol.md, "The cut"), so that whoever does not
-trust the job can compare: `misplaced` says where stamps tell another order.
+It needs neither the sequencer's state nor Spark's write-ahead log (protocol.md, "Cuts in public"), so that whoever does
+not trust the job can compare: `misplaced` says where stamps tell another order.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

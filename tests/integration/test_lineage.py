@@ -25,6 +25,7 @@ import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, SettingsError, StateError
+from totalorder.sequencer.cuts import Cut, CutSource, encode_cut
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sinks import pieces
 from totalorder.sinks.audit import Auditor
@@ -36,6 +37,12 @@ from totalorder.sinks.tables import LineageTables, Stopped, compact
 from totalorder.streaming.runner import Sequencer
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+
+_NAMES = ("d.control", "a", "b", "c")
+OF_WORLD: dict[str, Any] = {
+    "domain": "d", "incarnation": 1, "sources": [CutSource(name, f"id-{name}", 0) for name in _NAMES]
+}  # fmt: skip
 
 
 class KafkaWorld:
@@ -92,7 +99,7 @@ def make_world(
             topics = {topic: f"{domain}-{topic}" for topic in "abc"}
             own = DomainTopics(domain=domain)
             wanted = {name: {"num_partitions": PARTITIONS} for name in (own.stamps, own.receipts)}
-            wanted |= {name: {"num_partitions": 1} for name in (own.grants, *topics.values())}
+            wanted |= {name: {"num_partitions": 1} for name in (own.cuts, own.grants, *topics.values())}
             kafka_admin.create_topics(wanted)
             kafka_admin.wait_for_topics(list(wanted))
             world = build(domain=domain, topics=topics, **settings)
@@ -201,7 +208,7 @@ def test_a_crash_between_any_two_tables_heals(
 ) -> None:
     kafka = make_world()
     kafka.push()
-    for name in ("events", "batches", "subscriptions", "sequencing_groups", "deliveries"):
+    for name in ("cuts", "events", "batches", "subscriptions", "sequencing_groups", "deliveries"):
         with monkeypatch.context() as patched:
             die_before(name, patched)
             with pytest.raises(Error, match="CrashedHere"):
@@ -235,10 +242,12 @@ def test_what_kafka_has_twice_is_written_once_and_must_be_the_same(make_world: M
     kafka.run(spark)
     for effects in list(world.effects):
         world.send(effects)
-    world.logs["receipts"] += list(world.logs["receipts"])
+    for kind in ("cuts", "receipts"):
+        world.logs[kind] += list(world.logs[kind])
     kafka.push()
     again = kafka.run(spark).written
     assert (again.repeated, again.batches, again.events, again.answers, again.deliveries) == (8 + 5 + 11, 0, 0, 0, 0)
+    assert again.cuts == 0
     assert kafka.frame(spark, "deliveries").count() == 11
     forged = tuple(replace(stamped, time_ms=7).sealed() for stamped in world.effects[0].stamps)
     world.send(replace(world.effects[0], stamps=forged, answers=()))
@@ -333,6 +342,25 @@ def test_what_a_start_reads_comes_in_parts(
     assert sorted(known.column("g").to_pylist()) == memory.rows("subscriptions").column("g").to_pylist()[1:3]
 
 
+def test_cuts_go_on_at_a_key_cut_that_counts(spark: SparkSession, tmp_path: Path) -> None:
+    """The story of a process that lost the race for Spark's log, told step by step; the twin marks in memory."""
+    world, memory, tables = busy_world(), MemoryTables(), LineageTables(spark, str(tmp_path), "d")
+    tables.open()
+    last = world.cuts[-1]
+    lost = Cut.of(**OF_WORLD, cut=4, begins=last.begins.tolist(), ends=(last.ends + 5).tolist(), looks=[])
+    following = Cut.of(**OF_WORLD, cut=5, begins=last.ends.tolist(), ends=(last.ends + 1).tolist(), looks=[])
+    for cut in (None, lost, following):
+        if cut is not None:
+            world.send_cut(encode_cut(cut, is_key=cut is lost))
+        before = len(memory.rows("cuts"))
+        run_once(world, memory)
+        tables.append("cuts", memory.rows("cuts").slice(before))
+        marks = tables.marks()
+        found = {"newest_cut": marks.newest_cut, "cuts_offset": marks.cuts_offset, "cuts_end": marks.cuts_end}
+        assert found == memory.cut_marks()
+        assert marks.cuts_offset == 2
+
+
 def test_a_stop_is_obeyed_between_two_tables(spark: SparkSession, tmp_path: Path) -> None:
     asked = iter([False, False, True])
     tables = LineageTables(spark, str(tmp_path), "d", is_stopping=lambda: next(asked))
@@ -345,7 +373,7 @@ def test_what_is_missing_in_kafka_stops_the_job(
     make_world: MakeWorld, spark: SparkSession, kafka_admin: KafkaAdminClient
 ) -> None:
     kafka = make_world()
-    with pytest.raises(PreflightFailed, match=r"has no topic nowhere\.grants, nowhere\.receipts, nowhere\.stamps"):
+    with pytest.raises(PreflightFailed, match=r"has no topic nowhere\.cuts, nowhere\.grants, nowhere"):
         kafka.run(spark, domain="nowhere")
     kafka.push()
     kafka.run(spark)
@@ -355,6 +383,12 @@ def test_what_is_missing_in_kafka_stops_the_job(
     stamps = TopicPartition(DomainTopics(domain=kafka.world.domain).stamps, lost.stamps[0].partition)
     kafka_admin.delete_records({stamps: 5})
     with pytest.raises(EventsLost, match="goes from batch 4 to 6"):
+        kafka.run(spark)
+    for value in (b"11", b"12", b"13"):
+        kafka.world.batch(("a", value))
+    kafka.push()
+    kafka_admin.delete_records({TopicPartition(DomainTopics(domain=kafka.world.domain).cuts, 0): 8})
+    with pytest.raises(EventsLost, match="goes from cut 6 to 9"):
         kafka.run(spark)
     receipts = TopicPartition(DomainTopics(domain=kafka.world.domain).receipts, 0)
     kafka.world.report(kafka.world.deliver("t", "a"))
