@@ -8,6 +8,7 @@ import ctypes
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut import messages
 from totalorder.streaming.cut.failures import Trouble
-from totalorder.streaming.cut.librdkafka import Client, Message
+from totalorder.streaming.cut.librdkafka import Addresses, Client, Message
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 from totalorder.streaming.cut.records import NONE, Names, Place, Records, by_place
 
@@ -199,13 +200,10 @@ class FastReader:
         finally:
             messages.destroy(got)
 
-    def _runs(
-        self, got: messages.Addresses, plan: ReadPlan, names: Names, missing: Mapping[Place, Range]
-    ) -> Iterator[_Run]:
+    def _runs(self, got: Addresses, plan: ReadPlan, names: Names, missing: Mapping[Place, Range]) -> Iterator[_Run]:
         named, _kept_alive = _named(plan.topic_by)
         runs = messages.read(got, named, self._room, self._columns)
-        begins = [*self._columns.begin[:runs].tolist(), len(got)]
-        for begin, end in zip(begins, begins[1:], strict=False):
+        for begin, end in pairwise([*self._columns.begin[:runs].tolist(), len(got)]):
             message = Message.from_address(int(got[begin]))
             topic = self._client.topic_name(message.topic) if message.topic else ""
             place = (topic, message.partition)
@@ -214,17 +212,14 @@ class FastReader:
             else:
                 yield self._run(place, got[begin:end], slice(begin, end), plan, names)
 
-    def _run(self, place: Place, got: messages.Addresses, part: slice, plan: ReadPlan, names: Names) -> _Run:
+    def _run(self, place: Place, got: Addresses, part: slice, plan: ReadPlan, names: Names) -> _Run:
         columns = self._columns
-        offset, timestamp_ms, crc = (
-            column[part].copy() for column in (columns.offset, columns.timestamp_ms, columns.crc)
-        )
+        filled = (columns.offset, columns.timestamp_ms, columns.crc)
+        offset, timestamp_ms, crc = (column[part].copy() for column in filled)
         topic, control = np.full(len(offset), NONE, dtype=np.int64), dict[int, bytes]()
         if place[0] == plan.control:
-            control = {
-                at: Message.from_address(address).value(MAX_CONTROL_BYTES + 1)
-                for at, address in enumerate(got.tolist())
-            }
+            values = (Message.from_address(address).value(MAX_CONTROL_BYTES + 1) for address in got.tolist())
+            control = dict(enumerate(values))
         elif plan.topic_by != "topic":
             found = zip(columns.named[part].tolist(), columns.named_size[part].tolist(), strict=True)
             topic[:] = [names.code(ctypes.string_at(at, size)) if at else NONE for at, size in found]

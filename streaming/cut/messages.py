@@ -69,8 +69,13 @@ class Columns(NamedTuple):
 # --- what C and memory give -------------------------------------------------------------------------------------------
 
 
+def _built(generator: Callable[..., Any]) -> Any:
+    """An intrinsic, of which the first argument is numba's own."""
+    return intrinsic(generator)
+
+
 def _loader(bits: int) -> Any:
-    @intrinsic
+    @_built
     def load(_context: Any, _address: Any) -> Any:
         """The number at an address, which need not be a multiple of its size."""
 
@@ -97,22 +102,22 @@ def _caller(result: Any, arguments: int) -> Any:
     return generate
 
 
-@intrinsic
+@_built
 def _call_timestamp(_context: Any, _function: Any, _message: Any, _kind: Any) -> Any:
     return types.int64(types.uint64, types.uint64, types.uint64), _caller(types.int64, 2)
 
 
-@intrinsic
+@_built
 def _call_headers(_context: Any, _function: Any, _message: Any, _headers: Any) -> Any:
     return types.int32(types.uint64, types.uint64, types.uint64), _caller(types.int32, 2)
 
 
-@intrinsic
+@_built
 def _call_last(_context: Any, _function: Any, _headers: Any, _name: Any, _value: Any, _size: Any) -> Any:
     return types.int32(*(types.uint64,) * 5), _caller(types.int32, 4)
 
 
-@intrinsic
+@_built
 def _call_destroy(_context: Any, _function: Any, _message: Any) -> Any:
     return types.void(types.uint64, types.uint64), _caller(types.void, 1)
 
