@@ -121,9 +121,7 @@ class FakeBrokers:
 
     def _topic(self, name: str) -> Any:
         if name not in self.ids:
-            return _Topic(
-                error_code=UNKNOWN_TOPIC, name=name, topic_id=UUID(int=0), is_internal=False, partitions=[]
-            )
+            return _Topic(error_code=UNKNOWN_TOPIC, name=name, topic_id=UUID(int=0), is_internal=False, partitions=[])
         partitions = [
             _Topic.MetadataResponsePartition(
                 error_code=0 if leader >= 0 else 5,
@@ -137,9 +135,7 @@ class FakeBrokers:
             for (topic, partition), leader in sorted(self.leaders.items())
             if topic == name
         ]
-        return _Topic(
-            error_code=0, name=name, topic_id=self.ids[name], is_internal=False, partitions=partitions
-        )
+        return _Topic(error_code=0, name=name, topic_id=self.ids[name], is_internal=False, partitions=partitions)
 
     def _offsets(self, number: int, request: Any) -> Any:
         topics = [

@@ -217,9 +217,7 @@ def topic_of(code: int, name: str, topic_id: UUID, partitions: list[Any]) -> Any
 @given(st.sets(NAMES, max_size=9))
 def test_the_question_for_topics_has_kafka_pythons_bytes(names: set[str]) -> None:
     topics = [MetadataRequest.MetadataRequestTopic(topic_id=UUID(int=0), name=name) for name in sorted(names)]
-    twin = MetadataRequest(
-        topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
-    )
+    twin = MetadataRequest(topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False)
     assert unframed(metadata_request(names)) == encoded(twin, 11, METADATA, "totalorder-look")
 
 
