@@ -214,7 +214,8 @@ class Looker:
             self._hand_out(look)
         cost_s, now_s = time.thread_time() - spent_s, time.monotonic()
         self._minute.add_cost(now_s, cost_s)
-        period_s = max(self._pace.after(now_s, moved=moved, cost_s=cost_s), self._throttle_s)
+        took_s = 0.0 if look is None else look.ended_s - look.began_s
+        period_s = max(self._pace.after(now_s, moved=moved, cost_s=cost_s, took_s=took_s), self._throttle_s)
         if look is None or look.silent:
             self._mend(now_s)
             period_s = max(_TROUBLE_S, period_s)

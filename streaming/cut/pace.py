@@ -6,12 +6,15 @@ from threading import Lock
 
 BUSY_SHARE, IDLE_SHARE = 0.10, 0.02
 """Of a core, for the looker's thread: when records come, and when none do."""
+WALL_SHARE = 1 / 3
+"""Of the time, in which a look may be under way: as far as it is not the network, that is the brokers' work."""
 QUIET_S = 1.0
 """When nothing moved for so long, looks come less often."""
 IDLE_S = 0.050
 """The period that idle looks grow to, where they cost no more than IDLE_SHARE at it."""
 _GROWTH = 1.25
 _MEMORY = 1 / 16
+_FORGETTING = 1.05
 _MINUTE_S = 60
 
 
@@ -20,16 +23,20 @@ class Pace:
 
     def __init__(self, least_s: float) -> None:
         self._least_s = least_s
-        self._cost_s = 0.0
+        self._cost_s = self._took_s = 0.0
         self._moved_s = 0.0
         self.period_s = least_s
 
-    def after(self, now_s: float, *, moved: bool, cost_s: float) -> float:
-        """The period after a look that cost `cost_s` of processor time; `moved`: whether an end did."""
+    def after(self, now_s: float, *, moved: bool, cost_s: float, took_s: float) -> float:
+        """The period after a look that cost `cost_s` of processor time; `moved`: whether an end did.
+
+        `took_s`: how long it took. Of that the shortest counts, for a while: the others waited for a processor.
+        """
         self._cost_s += _MEMORY * (cost_s - self._cost_s)
+        self._took_s = min(took_s, _FORGETTING * self._took_s) if self._took_s else took_s
         if moved:
             self._moved_s = now_s
-        busy_s = max(self._least_s, self._cost_s / BUSY_SHARE)
+        busy_s = max(self._least_s, self._cost_s / BUSY_SHARE, self._took_s / WALL_SHARE)
         if now_s - self._moved_s < QUIET_S:
             self.period_s = busy_s
         else:
