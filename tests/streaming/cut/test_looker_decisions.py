@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from totalorder.errors import Error, StateError
-from totalorder.streaming.cut.looks import FALL_S, MOMENT_S, Ends, Look, Source, routes
+from totalorder.streaming.cut.ends import FALL_S, MOMENT_S, Ends, Look, Source, routes
 from totalorder.streaming.cut.pace import BUSY_SHARE, IDLE_S, IDLE_SHARE, QUIET_S, WALL_SHARE, Minute, Pace
 from totalorder.streaming.cut.requests import Address, Cluster, Offsets, Topic
 
