@@ -13,8 +13,8 @@ from fake_brokers import API_VERSIONS, LIST_OFFSETS, METADATA, FakeBrokers
 from waiting import wait_until
 
 from totalorder.errors import EnvironmentProblem, Error, StateError
-from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.ends import Look, Source
+from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.questions import Questions
 
 ID = UUID(int=5)
