@@ -175,7 +175,7 @@ class LookLog:
             self._newest = 1
         self._looks.append(look)
         self._advances += len(look.places)
-        while len(self._looks) > 1 and self._is_full():
+        while self._is_full():
             self._thin_out()
 
     def _is_full(self, share: float = 1.0) -> bool:

@@ -161,14 +161,11 @@ def places_of(shape: Mapping[int, int]) -> list[tuple[int, int]]:
 
 
 def laid_out(ends: Mapping[int, tuple[int, ...]], shape: Mapping[int, int], default: Ints) -> Ints:
-    """`ends` as an array by the places of `shape`; of a partition that `ends` has not, what `default` has.
-
-    What `shape` has not is left out.
-    """
+    """`ends` as an array by the places of `shape`, which has all of them; what `ends` has not is as in `default`."""
     result = default.copy()
     first = 0
     for number, partitions in shape.items():
-        known = ends.get(number, ())[:partitions]
+        known = ends.get(number, ())
         result[first : first + len(known)] = known
         first += partitions
     return result

@@ -160,7 +160,7 @@ class _Search:
         self._low = Point(time_ms=backlog.time_ms, ends=self._waiting.begins)
         for point in backlog.later:
             if point.time_ms <= self._now_ms:
-                self._narrow(point)
+                self._narrow(Point(time_ms=point.time_ms, ends=np.maximum(point.ends, self._waiting.begins)))
         self._later = list(backlog.later)
         if backlog.is_tie:
             self._guesses_ms.append(backlog.time_ms + 1)

@@ -32,6 +32,7 @@ def slices(waiting: Waiting) -> list[dict[Place, int]]:
     result, first = [], 0
     for size in waiting.sizes.tolist():
         rows = range(first, first + size)
+        assert sorted(set(waiting.places[rows].tolist())) == waiting.places[rows].tolist()
         result.append({waiting.sources[waiting.places[row]]: int(waiting.ends[row]) for row in rows})
         first += size
     assert first == len(waiting.places) == len(waiting.ends) == len(waiting.counts)
@@ -158,6 +159,16 @@ def test_a_source_is_at_its_start_in_all_looks_before_it_was_known() -> None:
     assert log.since(batch_end(0, {})).begins.tolist() == [0, 10]
 
 
+def test_a_batch_from_before_a_partition_was_known_takes_nothing_of_it() -> None:
+    log = a_log((0, 0), (1, 0))
+    look(log, 3, 8)
+    end = batch_end(1, {(0, 0): 3, (1, 0): 8})
+    log.know([(0, 1)], [0])
+    log.taken(end)
+    look(log, 3, 8, 2)
+    assert slices(log.since(end)) == [{(0, 1): 2}]
+
+
 def test_what_a_batch_left_of_a_slice_is_the_first_slice_of_the_next() -> None:
     log = a_log((0, 0), (0, 1))
     look(log, 10, 20)
@@ -194,7 +205,9 @@ def test_partitions_that_only_the_batch_knows_keep_their_ends() -> None:
 def test_a_retired_topic_is_gone_from_what_waits_and_holds_nothing_back() -> None:
     log = a_log((0, 0), (1, 0))
     look(log, 3, 3)
+    look(log, 3, 5)
     log.retire(1)
+    assert len(log) == 1
     look(log, 3, 9)
     begin = batch_end(1, {(0, 0): 3, (1, 0): 1})
     assert log.since(begin).topics == {0: 1}

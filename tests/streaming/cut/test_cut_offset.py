@@ -98,6 +98,19 @@ def test_looks_are_read_by_people_as_place_and_count() -> None:
     )
 
 
+def test_the_order_in_which_a_log_has_the_topics_does_not_matter() -> None:
+    end = BatchEnd(cut=3, order=-1, ends={0: (5,), 4: (9, 2)})
+    content = end.encode()
+    assert BatchEnd.decode({**content, "ends": dict(reversed(content["ends"].items()))}, "it").places == end.places
+
+
+def test_many_looks_of_few_partitions_keep_their_order() -> None:
+    looks = [[(k % 3, 1)] for k in range(300)]
+    end = BatchEnd(cut=1, order=-1, ends={0: (300,) * 3}, looks=Looks.of(looks))
+    begin = BatchEnd(cut=0, order=-1, ends={0: (0,) * 3})
+    assert slices_of(begin, end, {}) == naive_spans(begin, end, {})
+
+
 GOOD = {"version": 1, "cut": 3, "order": -1, "ends": {"0": [5], "4": [9, 2]}, "looks": [[0, 1, 2, 1], [1, 4]]}
 MANY = MAX_LOOKS + 1
 

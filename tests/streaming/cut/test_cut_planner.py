@@ -102,19 +102,23 @@ KINDS = ["rising", "coarse", "jumping", "falling", "future", "same", "zero", "no
 
 
 class Story:
-    """A log that grows, looks at it, and batches until all is taken. `taken` has (batch, slice) of each record."""
+    """A log that grows, looks at it, and batches until all is taken. `taken` has (batch, slice) of each record.
 
-    def __init__(self, seed: int, *, limit: int, remembers: bool = True) -> None:
+    In a wild one our clock jumps, back too, and what is remembered may be of some other batch.
+    """
+
+    def __init__(self, seed: int, *, limit: int, remembers: bool = True, is_wild: bool = False) -> None:
         self.rng = random.Random(seed)
         self.limit = limit
         self.remembers = remembers
+        self.is_wild = is_wild
+        self.plans: list[Planned] = []
         self.now_ms = NOW_MS
         self.log = SimLog()
         self.looks = LookLog()
         self.seen: list[dict[Place, int]] = []
         self.tie_order = self.rng.sample(range(3), self.rng.randint(0, 3))
         self.begin = BatchEnd(cut=0, order=-1, ends={})
-        self.last: Planned | None = None
         self.taken: dict[tuple[Place, int], tuple[int, int]] = {}
         for place in sorted({(self.rng.randint(0, 2), 0) for _ in range(3)} | {(0, 0), (0, 1)}):
             self.log.records[place] = []
@@ -133,6 +137,11 @@ class Story:
     def batch(self) -> bool:
         waiting = self.looks.since(self.begin)
         self.now_ms += self.rng.randint(0, 5000)
+        if self.is_wild and self.rng.random() < 0.3:
+            self.now_ms = NOW_MS + self.rng.choice([-(10**9), -5000, -20, 0, 10**8])
+        last = self.plans[-1] if self.plans and self.remembers else None
+        if self.is_wild and self.plans and self.rng.random() < 0.2:
+            last = self.rng.choice(self.plans)
         self.log.asked = 0
         planned = plan(
             self.begin,
@@ -142,7 +151,7 @@ class Story:
             times=self.log,
             now_ms=self.now_ms,
             tie_order=self.tie_order,
-            last=self.last if self.remembers else None,
+            last=last,
         )
         assert planned.requests == self.log.asked <= MAX_REQUESTS
         if not len(waiting.sizes):
@@ -151,7 +160,8 @@ class Story:
         self.check(waiting, planned)
         self.note(planned.end)
         self.looks.taken(planned.end)
-        self.begin, self.last = planned.end, planned
+        self.begin = planned.end
+        self.plans.append(planned)
         return True
 
     def note(self, end: BatchEnd) -> None:
@@ -185,10 +195,12 @@ class Story:
         assert taken >= 0.8 * self.limit
 
 
-@given(st.integers(0, 2**32), st.integers(1, 60), st.booleans())
-def test_batches_are_what_counting_one_by_one_gives_and_looks_hold(seed: int, limit: int, remembers: bool) -> None:
+@given(st.integers(0, 2**32), st.integers(1, 60), st.booleans(), st.booleans())
+def test_batches_are_what_counting_one_by_one_gives_and_looks_hold(
+    seed: int, limit: int, remembers: bool, is_wild: bool
+) -> None:
     """In a slice in order of running timestamps; what an earlier look has is never behind what it has not."""
-    story = Story(seed, limit=limit, remembers=remembers)
+    story = Story(seed, limit=limit, remembers=remembers, is_wild=is_wild)
     for _ in range(story.rng.randint(1, 4)):
         for _ in range(story.rng.choice([1, 1, 5])):
             story.grow(story.rng.choice([0, 1, 3, 3, 40]))
@@ -231,6 +243,23 @@ def test_what_is_left_of_a_slice_is_finished_before_the_next_slice_begins() -> N
     old = [at for (_, offset), at in story.taken.items() if offset < 8]
     new = [at for (_, offset), at in story.taken.items() if offset == 8]
     assert max(old) < min(new)
+
+
+def test_what_is_remembered_of_a_slice_that_has_grown_since_is_not_used() -> None:
+    """As when looks were thinned out: what came into the slice may be older than where the last batch ended."""
+    log = SimLog(sources=[(0, 0), (0, 1)], records={(0, 0): [NOW_MS - 500 + o for o in range(100)], (0, 1): []})
+    begin = BatchEnd(cut=0, order=-1, ends={0: (0, 0)})
+    last = None
+    for _ in range(2):
+        looks = LookLog()
+        looks.know(log.sources, [0, 0])
+        looks.add(log.ends(), began_ms=0, ended_ms=0)
+        last = plan(begin, looks.since(begin), limit=20, order=-1, times=log, now_ms=NOW_MS, last=last)
+        begin = last.end
+        log.records[0, 1] = [NOW_MS - 900 + o for o in range(100)]
+    assert last is not None
+    assert 16 <= begin.ends[0][0] <= 20
+    assert 16 <= begin.ends[0][1] <= 20
 
 
 def fast_story(records: dict[Place, Ints], limit: int, *, remembers: bool = True, most: int = 10_000) -> list[Planned]:
