@@ -253,7 +253,7 @@ class Looker:
         self._ends.begin(now_s)
         self._throttle_s = 0.0
         asked = {wire: route for route in self._routes if (wire := self._ask(route, now_s)) is not None}
-        until_s = max((self._ends.waits_until_s(route.places) for route in asked.values()), default=0.0)
+        until_s = max((self._ends.waits_until_s(at.places, wire.took_s) for wire, at in asked.items()), default=0.0)
         for wire, outcome in self._receive(list(asked), until_s).items():
             self._take(wire, asked[wire], outcome)
         return None if self._stopping.is_set() else self._ends.judge(time.monotonic())

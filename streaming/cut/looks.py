@@ -166,13 +166,15 @@ class Ends:
             if code != UNKNOWN_TOPIC and not issubclass(kind, RetriableError):
                 raise refused(self.sources[place].topic, kind)
 
-    def waits_until_s(self, places: Ints) -> float:
+    def waits_until_s(self, places: Ints, took_s: float) -> float:
         """Until when the attempt is to wait for the leader of these places, which it asked.
 
-        One that was silent for long, and is asked since it answered or connected again, is given a moment only.
+        One that was silent for long is given a moment only, until it is known that its last answer, which came too
+        late, took it less (`took_s`) than one is patient.
         """
         until_s = np.minimum(self._lacking_since[places], self._began_s) + self._patience_s
-        return max(float(until_s.max(initial=0.0)), self._began_s + min(self._patience_s, MOMENT_S))
+        moment_s = self._patience_s if took_s <= self._patience_s else min(self._patience_s, MOMENT_S)
+        return float(np.where(until_s > self._began_s, until_s, self._began_s + moment_s).max(initial=0.0))
 
     def judge(self, now_s: float) -> Look | None:
         """The look that the attempt made, or None: something is lacking that is still waited for."""

@@ -1,5 +1,6 @@
 """What makes a look, who is asked for what, and how often: the pure part, beside a dumb twin."""
 
+import math
 import random
 from uuid import UUID
 
@@ -116,22 +117,24 @@ def test_known_ends_and_those_of_sources_that_stay_are_kept() -> None:
     assert look.sources == (three, two, one)
 
 
-def test_a_broker_that_was_silent_is_given_a_moment_only() -> None:
+def test_a_broker_that_was_silent_is_given_a_moment_until_it_is_known_to_be_quick() -> None:
     ends = Ends(patience_s=PATIENCE_S)
     ends.watch(sources(2))
     places = np.array([1])
     ends.begin(10.0)
-    assert ends.waits_until_s(places) == 10.0 + PATIENCE_S
+    assert ends.waits_until_s(places, 0.001) == 10.0 + PATIENCE_S
     ends.take(np.array([0]), told([1]))
     assert ends.judge(10.0 + PATIENCE_S / 2) is None
     ends.begin(10.6)
-    assert ends.waits_until_s(places) == 10.0 + PATIENCE_S
+    assert ends.waits_until_s(places, 0.001) == 10.0 + PATIENCE_S
     ends.take(np.array([0]), told([2]))
     look = ends.judge(10.0 + PATIENCE_S)
     assert look is not None
     assert look.silent == {1}
     ends.begin(12.0)
-    assert ends.waits_until_s(places) == 12.0 + MOMENT_S
+    assert ends.waits_until_s(places, math.inf) == 12.0 + MOMENT_S
+    assert ends.waits_until_s(places, PATIENCE_S * 1.01) == 12.0 + MOMENT_S
+    assert ends.waits_until_s(places, PATIENCE_S / 2) == 12.0 + PATIENCE_S
 
 
 def test_places_that_are_gone_hold_nothing_back() -> None:

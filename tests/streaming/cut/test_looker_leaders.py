@@ -14,7 +14,7 @@ from waiting import wait_until
 
 from totalorder.errors import EnvironmentProblem, Error, StateError
 from totalorder.streaming.cut.looker import Looker
-from totalorder.streaming.cut.looks import Look, Source
+from totalorder.streaming.cut.looks import MOMENT_S, Look, Source
 from totalorder.streaming.cut.questions import Questions
 
 ID = UUID(int=5)
@@ -86,6 +86,26 @@ def test_one_that_is_silent_holds_looks_back_and_does_not_hold_the_others_for_ev
         brokers.thaw(1)
         comes(looks, [9, 6, 7, 8])
     assert looker.figures().silent_looks == sum(1 for look in looks if look.silent)
+
+
+def test_one_that_is_slow_and_was_silent_is_waited_for_again(brokers: FakeBrokers) -> None:
+    """Each of its answers takes longer than the moment that a silent one is given, and less than one is patient."""
+    never = Event()
+
+    def slowly(number: int, key: int, answer: bytes) -> bytes:
+        if number == 1 and key == LIST_OFFSETS:
+            never.wait(3 * MOMENT_S)
+        return answer
+
+    brokers.mangle = slowly
+    with looking(brokers, look_patience_ms=2_000) as (_, looks):
+        advance(brokers, 1, 2, 3, 4)
+        comes(looks, [1, 2, 3, 4])
+        brokers.freeze(1)
+        advance(brokers, 5, 6, 7, 8)
+        comes(looks, [5, 2, 7, 4], {1, 3})
+        brokers.thaw(1)
+        comes(looks, [5, 6, 7, 8])
 
 
 def test_a_connection_is_made_anew_before_its_login_ends(brokers: FakeBrokers) -> None:
