@@ -131,7 +131,7 @@ class Ends:
             self._note_good(places, offsets)  # as in the look before: the most frequent case
             return
         fell = offsets.offset < self._ends[places]
-        stale = offsets.epoch < self._epochs[places]
+        stale = (offsets.epoch >= 0) & (offsets.epoch < self._epochs[places])
         bad = fell | stale | (offsets.error != 0) | (offsets.offset < 0)
         if not bad.any():
             self._accept(places, offsets.offset, offsets.epoch)
@@ -155,6 +155,7 @@ class Ends:
             if self._next is None:
                 self._next = self._ends.copy()
             self._next[places] = ends
+        epochs = np.maximum(epochs, self._epochs[places])
         if not np.array_equal(epochs, self._epochs[places]):
             if self._next_epochs is None:
                 self._next_epochs = self._epochs.copy()

@@ -163,6 +163,21 @@ def test_an_end_that_falls_is_an_error_only_when_it_stays_so_and_the_id_too() ->
         ends.confirm([], 10.0 + FALL_S)
 
 
+def test_what_former_leaders_say_and_errors_are_no_fall() -> None:
+    ends = Ends(patience_s=PATIENCE_S)
+    ends.watch(sources(2))
+    assert looked(ends, 1.0, ([0, 1], told([5, 5], epochs=[7, 7]))) is not None
+    for now_s in (2.0, 4.0, 6.0):
+        look = looked(ends, now_s, ([0, 1], told([4, -1], [0, 6], [6, -1])))
+        assert look is None or look.silent == {0, 1}
+        ends.confirm([], now_s + FALL_S)
+    look = looked(ends, 7.0, ([0, 1], told([6, 6], epochs=[7, -1])))
+    assert look is not None
+    assert not look.silent
+    look = looked(ends, 7.0 + PATIENCE_S, ([0, 1], told([6, 7], epochs=[7, 6])))
+    assert look is None  # an answer without an epoch has not made the known one less
+
+
 def test_what_does_not_pass_is_an_error() -> None:
     ends = Ends(patience_s=PATIENCE_S)
     ends.watch(sources(2))
@@ -204,8 +219,8 @@ def test_looks_are_those_of_a_dumb_twin(seed: int) -> None:
             ends.take(places[number], offsets)
             rows = zip(group, offsets.offset.tolist(), offsets.error.tolist(), offsets.epoch.tolist(), strict=True)
             for place, end, error, epoch in rows:
-                if not error and end >= max(0, known[place]) and epoch >= epochs[place]:
-                    good[place] = (end, epoch)
+                if not error and end >= max(0, known[place]) and (epoch < 0 or epoch >= epochs[place]):
+                    good[place] = (end, max(epoch, epochs[place]))
         look = ends.judge(now_s)
         for place in range(count):
             if place in good:
