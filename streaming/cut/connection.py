@@ -4,6 +4,7 @@ kafka-python connects, makes TLS and logs in; then its socket is taken over: for
 event loop, timers and futures cost several times as much (docs/adr/0014). One question at a time is under way on each.
 """
 
+import math
 import select
 import socket
 import ssl
@@ -30,11 +31,15 @@ class Wire:
     """A connection that is made and logged in. What goes wrong on it is an Error, and it is of no use afterwards."""
 
     def __init__(self, sock: socket.socket, address: Address, *, holds_s: float) -> None:
-        """`sock` does not block; `holds_s` is for how long the login holds, infinite where it does for ever."""
+        """`sock` does not block; `holds_s` is for how long the login holds, infinite where it does for ever.
+
+        `asked_s` is when the last question was asked, `took_s` how long the last answer took.
+        """
         self.address = address
         self.expires_s = time.monotonic() + holds_s
         self.is_asked = self._is_broken = False
         self.asked_s = 0.0
+        self.took_s = math.inf
         self._sock = sock
         self._unsent = memoryview(b"")
         self._buffer = memoryview(bytearray(_FIRST_BUFFER_BYTES))
@@ -81,7 +86,7 @@ class Wire:
         if not self._has_come():
             return None
         answer = bytes(self._buffer[4 : self._have])
-        self._have, self.is_asked = 0, False
+        self._have, self.is_asked, self.took_s = 0, False, time.monotonic() - self.asked_s
         return answer
 
     def _send(self) -> None:
@@ -229,7 +234,7 @@ def _taken_over(connection: Any, address: Address) -> Wire:
     transport = connection.transport
     sock, transport._sock = transport._sock, None
     lifetime_ms = connection._reauth.session_lifetime_ms
-    wire = Wire(sock, address, holds_s=_LOGIN_SHARE * lifetime_ms / 1000 if lifetime_ms else float("inf"))
+    wire = Wire(sock, address, holds_s=_LOGIN_SHARE * lifetime_ms / 1000 if lifetime_ms else math.inf)
     spoken = connection.broker_version_data.api_versions
     for key, version in VERSIONS.items():
         lowest, highest = spoken.get(key, (0, -1))

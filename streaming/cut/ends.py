@@ -131,7 +131,7 @@ class Ends:
             self._note_good(places, offsets)  # as in the look before: the most frequent case
             return
         fell = offsets.offset < self._ends[places]
-        stale = offsets.epoch < self._epochs[places]
+        stale = (offsets.epoch >= 0) & (offsets.epoch < self._epochs[places])
         bad = fell | stale | (offsets.error != 0) | (offsets.offset < 0)
         if not bad.any():
             self._accept(places, offsets.offset, offsets.epoch)
@@ -155,6 +155,7 @@ class Ends:
             if self._next is None:
                 self._next = self._ends.copy()
             self._next[places] = ends
+        epochs = np.maximum(epochs, self._epochs[places])
         if not np.array_equal(epochs, self._epochs[places]):
             if self._next_epochs is None:
                 self._next_epochs = self._epochs.copy()
@@ -166,13 +167,15 @@ class Ends:
             if code != UNKNOWN_TOPIC and not issubclass(kind, RetriableError):
                 raise refused(self.sources[place].topic, kind)
 
-    def waits_until_s(self, places: Ints) -> float:
+    def waits_until_s(self, places: Ints, took_s: float) -> float:
         """Until when the attempt is to wait for the leader of these places, which it asked.
 
-        One that was silent for long, and is asked since it answered or connected again, is given a moment only.
+        One that was silent for long is given a moment only, until it is known that its last answer, which came too
+        late, took it less (`took_s`) than one is patient.
         """
         until_s = np.minimum(self._lacking_since[places], self._began_s) + self._patience_s
-        return max(float(until_s.max(initial=0.0)), self._began_s + min(self._patience_s, MOMENT_S))
+        moment_s = self._patience_s if took_s <= self._patience_s else min(self._patience_s, MOMENT_S)
+        return float(np.where(until_s > self._began_s, until_s, self._began_s + moment_s).max(initial=0.0))
 
     def judge(self, now_s: float) -> Look | None:
         """The look that the attempt made, or None: something is lacking that is still waited for."""

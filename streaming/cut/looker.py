@@ -140,7 +140,7 @@ class Looker:
         self._backoffs: dict[Address, _Backoff] = {}
         self._scouting: _Errand[Cluster] | None = None
         self._scout_backoff = _Backoff()
-        self._has_connected = False
+        self._has_connected = self._is_mending = False
         self._expires_s = math.inf
         self._throttle_s = 0.0
         self._said_s: dict[str, float] = {}
@@ -234,8 +234,10 @@ class Looker:
             structlog.get_logger().info("looks are whole again")
         elif took_s > self._warn_s:
             self._warn("looks are far apart", look.ended_s, longest_ms=round(took_s * 1000))
-        if not look.silent:
-            self._scout_backoff.reset()
+        if self._is_mending and not look.silent:
+            self._is_mending = False
+            for backoff in (self._scout_backoff, *self._backoffs.values()):
+                backoff.reset()
         self._on_look(look)
 
     def _warn(self, what: str, now_s: float, **more: object) -> None:
@@ -251,7 +253,7 @@ class Looker:
         self._ends.begin(now_s)
         self._throttle_s = 0.0
         asked = {wire: route for route in self._routes if (wire := self._ask(route, now_s)) is not None}
-        until_s = max((self._ends.waits_until_s(route.places) for route in asked.values()), default=0.0)
+        until_s = max((self._ends.waits_until_s(at.places, wire.took_s) for wire, at in asked.items()), default=0.0)
         for wire, outcome in self._receive(list(asked), until_s).items():
             self._take(wire, asked[wire], outcome)
         return None if self._stopping.is_set() else self._ends.judge(time.monotonic())
@@ -322,6 +324,7 @@ class Looker:
 
     def _mend(self, now_s: float) -> None:
         """Something is lacking: asks who leads, and connects."""
+        self._is_mending = True
         if self._scouting is None and now_s >= self._scout_backoff.next_s:
             self._scout_backoff.tried(now_s)
             self._scout()
@@ -380,7 +383,6 @@ class Looker:
                 old.close()
             self._wires[address], self._has_connected = wire, True
             self._expires_s = min(wire.expires_s for wire in self._wires.values())
-            self._backoffs[address].reset()
 
     def _bear(self, error: SettingsError) -> None:
         """A broker that is just starting refuses logins that it will take a moment later."""

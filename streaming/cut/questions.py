@@ -73,10 +73,13 @@ class Questions:
         """Ids and leaders of those topics that exist. Raises Error for what a broker refuses to tell."""
         wanted = frozenset(names)
         with self._lock:
-            return self._again(lambda left_s: self._ask_cluster(wanted, left_s)).topics
+            return self._again(lambda left_s: self._ask_topics(wanted, left_s))
 
     def cluster(self, names: Iterable[str]) -> Cluster:
-        """The same with the brokers' addresses; asks another broker than the last time, which may not know the news."""
+        """The same with the brokers' addresses, and errors that may pass: what one broker knows.
+
+        Each time it is another broker that is asked first, since one may not have heard the news.
+        """
         wanted = frozenset(names)
         with self._lock:
             self._turn += 1
@@ -123,6 +126,12 @@ class Questions:
             )
         return error
 
+    def _ask_topics(self, names: frozenset[str], left_s: float) -> dict[str, Topic]:
+        cluster = self._ask_cluster(names, left_s)
+        for name, code in cluster.errors.items():
+            raise _NotNow(f"topic {name}: {for_code(code).__name__}")
+        return cluster.topics
+
     def _ask_cluster(self, names: frozenset[str], left_s: float) -> Cluster:
         if self._request[0] != names:
             self._request = (names, metadata_request(names))
@@ -130,7 +139,8 @@ class Questions:
         if not cluster.brokers:
             raise _NotNow("they know of no broker")
         for name, code in cluster.errors.items():
-            self._refuse(name, code)
+            if not issubclass(for_code(code), RetriableError):
+                raise refused(name, for_code(code))
         self._brokers = list(cluster.brokers.values())
         return cluster
 
@@ -215,6 +225,8 @@ class Questions:
         led: dict[Address, list[int]] = {}
         for place, (name, partition) in enumerate(asked):
             topic = cluster.topics.get(name)
+            if name in cluster.errors:
+                raise _NotNow(f"topic {name}: {for_code(cluster.errors[name]).__name__}")
             if topic is None or partition >= len(topic.leaders):
                 if time.monotonic() - begun_s > min(_GONE_S, self._timeout_s / 2):
                     raise TopicGone(f"Kafka has no partition {partition} of topic {name}", remedy="Ask for its id.")

@@ -35,6 +35,7 @@ class FakeBrokers:
         self.errors: dict[tuple[str, int], int] = {}
         self.versions = {API_VERSIONS: (0, 4), LIST_OFFSETS: (1, 11), METADATA: (0, 13)}
         self.frozen: set[int] = set()
+        self._held: set[int] = set()
         self.throttle_ms = 0
         self.asked: list[tuple[int, int]] = []
         self.mangle: Callable[[int, int, bytes], bytes | None] = lambda _number, _key, answer: answer
@@ -49,6 +50,12 @@ class FakeBrokers:
     def bootstrap_servers(self) -> str:
         """All of them."""
         return ",".join(f"{HOST}:{listener.getsockname()[1]}" for listener in self._listeners)
+
+    def freeze(self, number: int) -> None:
+        """Returns when the broker holds a question back: all that it answered before was asked before."""
+        with self._thawed:
+            self.frozen.add(number)
+            assert self._thawed.wait_for(lambda: number in self._held, timeout=30)
 
     def thaw(self, number: int) -> None:
         """The broker answers what it was asked meanwhile."""
@@ -80,7 +87,11 @@ class FakeBrokers:
                 while head := connection.recv(4, socket.MSG_WAITALL):
                     request = connection.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
                     with self._thawed:
-                        self._thawed.wait_for(lambda: number not in self.frozen)
+                        if number in self.frozen:
+                            self._held.add(number)
+                            self._thawed.notify_all()
+                            self._thawed.wait_for(lambda: number not in self.frozen)
+                            self._held.discard(number)
                     answer = self._answer(number, request)
                     if answer is None:
                         return

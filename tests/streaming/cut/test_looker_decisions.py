@@ -1,5 +1,6 @@
 """What makes a look, who is asked for what, and how often: the pure part, beside a dumb twin."""
 
+import math
 import random
 from uuid import UUID
 
@@ -116,22 +117,24 @@ def test_known_ends_and_those_of_sources_that_stay_are_kept() -> None:
     assert look.sources == (three, two, one)
 
 
-def test_a_broker_that_was_silent_is_given_a_moment_only() -> None:
+def test_a_broker_that_was_silent_is_given_a_moment_until_it_is_known_to_be_quick() -> None:
     ends = Ends(patience_s=PATIENCE_S)
     ends.watch(sources(2))
     places = np.array([1])
     ends.begin(10.0)
-    assert ends.waits_until_s(places) == 10.0 + PATIENCE_S
+    assert ends.waits_until_s(places, 0.001) == 10.0 + PATIENCE_S
     ends.take(np.array([0]), told([1]))
     assert ends.judge(10.0 + PATIENCE_S / 2) is None
     ends.begin(10.6)
-    assert ends.waits_until_s(places) == 10.0 + PATIENCE_S
+    assert ends.waits_until_s(places, 0.001) == 10.0 + PATIENCE_S
     ends.take(np.array([0]), told([2]))
     look = ends.judge(10.0 + PATIENCE_S)
     assert look is not None
     assert look.silent == {1}
     ends.begin(12.0)
-    assert ends.waits_until_s(places) == 12.0 + MOMENT_S
+    assert ends.waits_until_s(places, math.inf) == 12.0 + MOMENT_S
+    assert ends.waits_until_s(places, PATIENCE_S * 1.01) == 12.0 + MOMENT_S
+    assert ends.waits_until_s(places, PATIENCE_S / 2) == 12.0 + PATIENCE_S
 
 
 def test_places_that_are_gone_hold_nothing_back() -> None:
@@ -158,6 +161,21 @@ def test_an_end_that_falls_is_an_error_only_when_it_stays_so_and_the_id_too() ->
     looked(ends, 11.0, ([0], told([3])))
     with pytest.raises(StateError, match="offset 5 has been cut off"):
         ends.confirm([], 10.0 + FALL_S)
+
+
+def test_what_former_leaders_say_and_errors_are_no_fall() -> None:
+    ends = Ends(patience_s=PATIENCE_S)
+    ends.watch(sources(2))
+    assert looked(ends, 1.0, ([0, 1], told([5, 5], epochs=[7, 7]))) is not None
+    for now_s in (2.0, 4.0, 6.0):
+        look = looked(ends, now_s, ([0, 1], told([4, -1], [0, 6], [6, -1])))
+        assert look is None or look.silent == {0, 1}
+        ends.confirm([], now_s + FALL_S)
+    look = looked(ends, 7.0, ([0, 1], told([6, 6], epochs=[7, -1])))
+    assert look is not None
+    assert not look.silent
+    look = looked(ends, 7.0 + PATIENCE_S, ([0, 1], told([6, 7], epochs=[7, 6])))
+    assert look is None  # an answer without an epoch has not made the known one less
 
 
 def test_what_does_not_pass_is_an_error() -> None:
@@ -201,8 +219,8 @@ def test_looks_are_those_of_a_dumb_twin(seed: int) -> None:
             ends.take(places[number], offsets)
             rows = zip(group, offsets.offset.tolist(), offsets.error.tolist(), offsets.epoch.tolist(), strict=True)
             for place, end, error, epoch in rows:
-                if not error and end >= max(0, known[place]) and epoch >= epochs[place]:
-                    good[place] = (end, epoch)
+                if not error and end >= max(0, known[place]) and (epoch < 0 or epoch >= epochs[place]):
+                    good[place] = (end, max(epoch, epochs[place]))
         look = ends.judge(now_s)
         for place in range(count):
             if place in good:
