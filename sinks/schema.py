@@ -133,6 +133,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             "number: the one with the greatest cuts_offset counts.",
             key=("cut", "cuts_offset"),
             layout=("cut",),
+            arrival=("cut_time",),
             columns=_columns(
                 ("cut", "BIGINT", "Its number: 1, 2, 3 … since the domain began."),
                 ("incarnation", "INT", _INCARNATION),
