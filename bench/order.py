@@ -14,7 +14,7 @@ from pathlib import Path
 
 from totalorder.bench.cluster import Cluster
 from totalorder.bench.cluster_stamps import Stamps, read_stamps
-from totalorder.bench.job_load import Worker
+from totalorder.bench.job_load import Worker, fill
 from totalorder.bench.job_progress import BatchTimes
 from totalorder.bench.order_load import (
     CLOCKS_MS,
@@ -35,6 +35,8 @@ TOPIC_ORDER = "topic_order"
 _LOOK_S = 0.2
 _PATIENCE_S = 120.0
 _READING_S = 1.0
+_FIRST = (None, None)
+"""Keys of the first events, one of each topic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +118,8 @@ class _Run:
         """Every pair but those of the warm-up, and whether its child came first."""
         plan, name = self._plan, self._variant.name
         self._cluster.subscribe(self._settings, [self._variant.topics])
+        # In one batch, so that the topics' numbers are in the order of their names.
+        fill(self._cluster.servers, self._variant.topics, _FIRST)
         with self._cluster.sequencing(self._settings) as query:
             times = BatchTimes(query)
             live = cases_of(self._variant, read=False)
@@ -126,10 +130,13 @@ class _Run:
             read = cases_of(self._variant, read=True)
             self._say(f"{name}: {plan.pairs} pairs of each of {len(read)} cases after reading")
             pairs += self._published(times, drawn(read, plan.pairs * len(read)), read=True)
-            stamps = self._stamps(times, 2 * (len(warm) + len(pairs)))
+            stamps = self._stamps(times, len(_FIRST) + 2 * (len(warm) + len(pairs)))
         first = are_children_first(pairs, stamps)
         self._say(f"{name}: {sum(first)} of {len(pairs)} children came first")
-        return [Judged(pair.case, pair.gap_s, is_first) for pair, is_first in zip(pairs, first, strict=True)]
+        return [
+            Judged(pair.case, pair.gap_s, pair.acknowledged_s, is_first)
+            for pair, is_first in zip(pairs, first, strict=True)
+        ]
 
     def _published(self, times: BatchTimes, cases: Sequence[Case], *, read: bool) -> list[Pair]:
         variant, settings, rate = self._variant, self._settings, self._plan.rate

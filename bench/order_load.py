@@ -43,12 +43,15 @@ class Place(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two events of a case; `gap_s` is the time from the parent's acknowledgement, or delivery, to the child."""
+    """Two events of a case; `gap_s` is the time from the parent's acknowledgement, or delivery, to the child, and
+    `acknowledged_s` that from the parent's publication, which gives it its time, to the acknowledgement.
+    """
 
     case: Case
     parent: Place
     child: Place
     gap_s: float
+    acknowledged_s: float
 
 
 class _Pairs:
@@ -70,6 +73,8 @@ class _Pairs:
         self._acknowledged = acknowledged
         self._random = random.Random(1)
         self._times_ms: dict[int, int] = {}
+        self._started_s: dict[int, float] = {}
+        self._acknowledged_s: dict[int, float] = {}
         self._caused_s: dict[int, float] = {}
         self._gaps_s: dict[int, float] = {}
         self._parents: dict[int, Place] = {}
@@ -82,7 +87,7 @@ class _Pairs:
 
     def start(self, pair: int) -> None:
         """Publishes the parent."""
-        self._times_ms[pair] = _now_ms()
+        self._times_ms[pair], self._started_s[pair] = _now_ms(), time.monotonic()
         self._publish(pair, self._times_ms[pair], is_child=False)
 
     def cause(self, pair: int) -> None:
@@ -105,7 +110,7 @@ class _Pairs:
     def found(self) -> list[Pair]:
         """All of them."""
         return [
-            Pair(case, self._parents[pair], self._children[pair], self._gaps_s[pair])
+            Pair(case, self._parents[pair], self._children[pair], self._gaps_s[pair], self._acknowledged_s[pair])
             for pair, case in enumerate(self._cases)
         ]
 
@@ -117,6 +122,7 @@ class _Pairs:
             place = Place(message.topic(), message.partition(), message.offset())
             (self._children if is_child else self._parents)[pair] = place
             if not is_child:
+                self._acknowledged_s[pair] = time.monotonic() - self._started_s[pair]
                 self._acknowledged(pair)
 
         topic = self._topics[self._cases[pair].parent_named_first == is_child]

@@ -91,6 +91,7 @@ def test_pairs_are_published_as_their_cases_say(broker: LocalBroker, new_topic: 
         assert pair.parent.topic == topics[not pair.case.parent_named_first]
         assert pair.child.topic == topics[pair.case.parent_named_first]
         assert pair.gap_s * 1_000 >= (pair.case.gap_ms or 0)
+        assert 0 < pair.acknowledged_s < _BOUND_S
         if pair.case.clock == COPIED:
             assert child_ms == parent_ms
         else:
@@ -121,7 +122,11 @@ def _stamps(order: Sequence[Place]) -> Stamps:
 
 def test_a_child_is_first_where_its_place_in_the_order_is_the_lower() -> None:
     parent, child, other = Place("a", 0, 7), Place("b", 1, 7), Place("b", 0, 7)
-    pairs = [Pair(case(), parent, child, 0.0), Pair(case(), parent, other, 0.0), Pair(case(), other, child, 0.0)]
+    pairs = [
+        Pair(case(), parent, child, 0.0, 0.0),
+        Pair(case(), parent, other, 0.0, 0.0),
+        Pair(case(), other, child, 0.0, 0.0),
+    ]
     assert are_children_first(pairs, _stamps([child, parent, other])) == [True, False, True]
 
 
@@ -129,14 +134,14 @@ def test_an_event_without_a_stamp_is_an_error() -> None:
     parent, child = Place("a", 0, 7), Place("b", 1, 7)
     for order in ([parent], [parent, Place("b", 1, 8)], [parent, Place("b", 0, 7)]):
         with pytest.raises(Error, match="no stamp came for the event at"):
-            are_children_first([Pair(case(), parent, child, 0.0)], _stamps(order))
+            are_children_first([Pair(case(), parent, child, 0.0, 0.0)], _stamps(order))
 
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
 def judged(each: Case, children_first: int, pairs: int, gap_s: float = 0.001) -> list[Judged]:
-    return [Judged(each, gap_s, number < children_first) for number in range(pairs)]
+    return [Judged(each, gap_s, 0.004, number < children_first) for number in range(pairs)]
 
 
 def found() -> dict[Variant, list[Judged]]:
@@ -164,19 +169,25 @@ def test_each_case_has_its_count_and_its_gap() -> None:
         "pairs": 1_000,
         "children_first": 1,
         "true_gap_ms": {"median": 1.0, "p99": 1.0},
+        "acknowledged_ms": {"median": 4.0, "p99": 4.0},
     }
     assert [each["gap_ms"] for each in data["cases"][:3]] == [0, 20, None]
 
 
 def test_a_single_child_is_not_rounded_away() -> None:
     data = summary(100, found())
-    plain, appended, gaps = tables(data)
-    assert all(len(row) == len(table.columns) for table in (plain, appended, gaps) for row in table.rows)
+    plain, appended, times = tables(data)
+    assert all(len(row) == len(table.columns) for table in (plain, appended, times) for row in table.rows)
     assert list(plain.columns) == ["partitions", "names", "clock", "0", "20", "read"]
     assert [list(row) for row in plain.rows] == [
         ["2", "parent, child", "2 s behind", "1 of 1,000", "100.0%", "3 of 1,000"],
         ["2", "child, parent", "honest", "60.0%", "0", "0"],
     ]
     assert [list(row) for row in appended.rows] == [["64", "parent, child", "the broker's", "50.0%"]]
-    assert list(gaps.rows[1]) == ["20", "20.00", "20.00"]
+    assert [list(row) for row in times.rows] == [
+        ["acknowledgement", "4.00", "4.00"],
+        ["gap 0", "1.00", "1.00"],
+        ["gap 20", "20.00", "20.00"],
+        ["gap read", "1.00", "1.00"],
+    ]
     assert "| 2 | child, parent | honest | 60.0% | 0 | 0 |" in page(data)
