@@ -5,13 +5,28 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from totalorder.errors import BrokerUnavailable, Error, SettingsError
+from totalorder.errors import BrokerUnavailable, Error, SettingsError, StateError
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 from totalorder.streaming.cut.records import removed
 
+_END = int(KafkaError._PARTITION_EOF)
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
 _REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 _LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
+_UNKNOWN = {
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.UNKNOWN_TOPIC_ID,
+}
+"""What a client that has not heard of a new topic or partition says, too."""
+_DAMAGED = {
+    KafkaError._BAD_MSG,
+    KafkaError._BAD_COMPRESSION,
+    KafkaError._NOT_IMPLEMENTED,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+}
+"""After these librdkafka goes on behind what it could not read, and would leave a gap."""
 _NAMED = 5
 
 
@@ -23,7 +38,7 @@ class Trouble:
 
     def note(self, error: Any) -> None:
         """Takes what is amiss with the client as a whole; most of it passes."""
-        self.of_client(error.code(), error.str())
+        self.of_client(error.code(), str(error.str()))
 
     def of_client(self, code: int, text: str) -> None:
         """The same by its code."""
@@ -31,18 +46,40 @@ class Trouble:
         if code in _LOGIN:
             self._refusal = text
 
-    def is_end(self, code: int) -> bool:
-        """Whether this is no error: the partition was read to its present end."""
-        return code == int(KafkaError._PARTITION_EOF)
+    def is_final(self, code: int) -> bool:
+        """Whether librdkafka does not come further in the partition, or only with a gap."""
+        return code in _GONE or code in _DAMAGED
 
-    def of_partition(self, code: int, text: str, wanted: Range) -> None:
-        """Takes what is amiss with a partition; raises what cannot pass."""
+    def is_unknown(self, code: int) -> bool:
+        """Whether the client knows of no such partition, which may be because it is new."""
+        return code in _UNKNOWN
+
+    def of_partition(self, code: int, text: str, offset: int, wanted: Range, at: int) -> int:
+        """Takes what is amiss with a partition at an offset, of which all before `at` was seen; before which offset all
+        is seen now. Raises what cannot pass.
+        """
         name = f"{wanted.topic}[{wanted.partition}]"
-        if code in _GONE:
-            raise removed(wanted, text)
+        if code == _END:
+            return max(at, offset)
+        if self.is_final(code):
+            if offset >= wanted.end:  # what is behind it was looked for ahead
+                return offset
+            if code in _GONE:
+                return self._gone(text, offset, wanted, at)
+            raise StateError(
+                f"{name}: a record between offsets {wanted.begin} and {wanted.end} cannot be read: {text}",
+                remedy="Look at the broker's log and disk; a replica may have it whole",
+            )
         if code in _REFUSED:
             raise Error(f"The Kafka broker refuses to let {name} be read: {text}", remedy="Grant the job READ on it")
         self._said = f"{name}: {text}"
+        return at
+
+    def _gone(self, text: str, offset: int, wanted: Range, at: int) -> int:
+        """librdkafka may tell this once more of where it read before."""
+        if offset < at:
+            return at
+        raise removed(wanted, text)
 
     def raise_refusal(self, servers: str) -> None:
         """Raises SettingsError where a broker refused the login."""

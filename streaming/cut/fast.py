@@ -5,8 +5,10 @@ range is kept for the next one. So a partition without events costs nothing, and
 """
 
 import ctypes
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -26,8 +28,12 @@ BACKLOG = 1_000
 """Offsets behind a range from which on the partition is fetched further."""
 MAX_KEPT = 500_000
 """Records that are kept for later ranges, all partitions together; one takes 32 bytes."""
+IDLE_S = 10.0
+"""A reader that nobody asked for so long reads ahead no further."""
+SPARED_READS = 50
+"""So many reads are done without reading ahead when that came to nothing: another worker had the range behind."""
 _FIRST_WAIT_MS, _LONGEST_WAIT_MS = 1, 20
-_UNKNOWN_TIMEOUT_MS = 1_000
+_TEXT_BYTES, _REFRESH_TIMEOUT_MS = 1_000, 1_000
 
 
 @dataclass
@@ -45,11 +51,11 @@ class _Held:
         parts, self.kept = self.kept, []
         self.begin = min(end, self.end)
         for records in parts:
-            place = int(np.searchsorted(records.offset, end))
+            place, count = int(np.searchsorted(records.offset, end)), len(records.offset)
             if place:
                 yield records.part(0, place)
-            if place < len(records.offset):
-                self.kept.append(records.part(place, len(records.offset)))
+            if place < count:
+                self.kept.append(records.part(place, count))
 
 
 class _Run(NamedTuple):
@@ -71,20 +77,22 @@ class FastReader:
         self._messages = np.zeros(MOST, dtype=np.uint64)
         self._columns = messages.Columns.of_size(MOST)
         self._room = np.zeros(3, dtype=np.uint64)
+        self._spared = 0
+        self._lock = threading.Lock()
+        self._is_used = False
+        self._idle: threading.Timer | None = None
 
     def read(self, plan: ReadPlan, names: Names) -> Iterator[tuple[int, Records]]:
         """See `Reader`."""
         places = by_place(plan)
-        try:
+        with self._used():
             for place in self._held.keys() - places.keys():
-                self._drop(place)
+                self._leave(place)
             for place, at in places.items():
                 for records in self._begin(place, plan.ranges[at]):
                     yield at, records
             yield from self._rest(plan, names, places)
-        except BaseException:  # what was read may have been handed out, or not
-            self._drop_all()
-            raise
+            self._spared = max(0, self._spared - 1)
 
     def forget(self, topic: str) -> None:
         """See `Reader`."""
@@ -93,8 +101,37 @@ class FastReader:
 
     def close(self) -> None:
         """See `Reader`."""
+        with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
+            self._is_used = True
         self._drop_all()
         self._client.close()
+
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Within, nothing but the caller changes what is held; behind it, what is read ahead is let go in time."""
+        with self._lock:
+            if self._idle is not None:
+                self._idle.cancel()
+            self._is_used = True
+        try:
+            yield
+        except BaseException:  # what was read may have been handed out, or not
+            self._drop_all()
+            raise
+        finally:
+            self._is_used = False
+            if any(held.started for held in self._held.values()):
+                self._idle = threading.Timer(IDLE_S, self.release)
+                self._idle.daemon = True
+                self._idle.start()
+
+    def release(self) -> None:
+        """Reads ahead no further, unless somebody reads."""
+        with self._lock:
+            if not self._is_used:
+                self._drop_all()
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
@@ -102,7 +139,7 @@ class FastReader:
         """Makes a partition ready for a range; what is known of it already."""
         held = self._held.get(place)
         if held is None or (held.topic_id, held.begin) != (wanted.topic_id, wanted.begin):
-            self._drop(place)
+            self._leave(place)
             held = self._held[place] = _Held(wanted.topic_id, wanted.begin, wanted.begin)
         yield from held.taken(wanted.end)
         if held.end < wanted.end and not held.started:
@@ -112,8 +149,14 @@ class FastReader:
     def _end(self, place: Place) -> None:
         """Fetches a partition further only where there is a backlog of it."""
         held = self._held[place]
-        if self._client.high_watermark(*place) < held.end + BACKLOG:
+        if self._spared or self._client.high_watermark(*place) < held.end + BACKLOG:
             self._stop(place)
+
+    def _leave(self, place: Place) -> None:
+        """Drops a partition of which something else is read now."""
+        if place in self._held and self._held[place].started:
+            self._spared = SPARED_READS
+        self._drop(place)
 
     def _stop(self, place: Place) -> None:
         held = self._held[place]
@@ -177,8 +220,9 @@ class FastReader:
         held, wanted = self._held.get(run.place), missing.get(run.place)
         if held is None:
             return
-        if run.records is not None and run.offset > held.end:
-            held.kept.append(run.records)
+        if run.records is not None:
+            place = int(np.searchsorted(run.records.offset, held.end))
+            held.kept.append(run.records.part(place, len(run.records.offset)))
         held.end = max(held.end, run.offset)
         if wanted is not None:
             yield from held.taken(wanted.end)
@@ -226,16 +270,16 @@ class FastReader:
         return _Run(place, Records(offset, timestamp_ms, crc, topic, control), int(offset[-1]) + 1)
 
     def _error(self, message: Message, place: Place, missing: Mapping[Place, Range]) -> Iterator[_Run]:
-        text = message.value(1_000).decode(errors="replace")
+        code, text = message.err, message.value(_TEXT_BYTES).decode(errors="replace")
         wanted, held = missing.get(place), self._held.get(place)
-        if self._trouble.is_end(message.err):  # all before its offset was looked through
-            yield _Run(place, None, message.offset)
-        elif wanted is not None and held is not None and message.offset >= held.end:
-            self._trouble.of_partition(message.err, text, wanted)
-        elif held is not None:  # it is fetched no more, or from elsewhere
-            self._drop(place)
-        else:
-            self._trouble.of_client(message.err, text)
+        if held is None:
+            self._trouble.of_client(code, text)
+        elif wanted is not None:
+            yield _Run(place, None, self._trouble.of_partition(code, text, message.offset, wanted, held.end))
+            if self._trouble.is_unknown(code):
+                self._client.refresh(place[0], _REFRESH_TIMEOUT_MS)
+        if held is not None and self._trouble.is_final(code) and message.offset >= held.end:
+            self._stop(place)  # once it is wanted from there, it is tried anew
 
 
 def _named(topic_by: str) -> tuple[messages.Named, object]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut.failures import Trouble
@@ -81,6 +81,7 @@ class PlainReader:
                 place = (message.topic(), message.partition())
                 if place in missing and self._take(message, plan, names, parts[place]):
                     came.add(place)
+            self._trouble.raise_refusal(plan.bootstrap_servers)
             if not came and time.monotonic() >= deadline_s:
                 raise self._trouble.silent(plan, [(parts[place].wanted, parts[place].next_offset) for place in missing])
         return came
@@ -93,11 +94,9 @@ class PlainReader:
                 self._add(message, plan, names, part)
             part.next_offset = max(part.next_offset, offset + 1)
             return True
-        if error.code() == KafkaError._PARTITION_EOF:  # all before its offset was looked through
-            before, part.next_offset = part.next_offset, max(part.next_offset, offset)
-            return part.next_offset > before
-        self._trouble.of_partition(error.code(), error.str(), part.wanted)
-        return False
+        before = part.next_offset
+        part.next_offset = self._trouble.of_partition(error.code(), str(error.str()), offset, part.wanted, before)
+        return part.next_offset > before
 
     def _add(self, message: Any, plan: ReadPlan, names: Names, part: _Rows) -> None:
         value, topic = message.value(), NONE

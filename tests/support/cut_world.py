@@ -50,9 +50,9 @@ class World:
 
         def note(error: KafkaError | None, message: Message) -> None:
             assert error is None, error
-            value = message.value()
-            place = (message.topic(), message.partition())
-            written.append((place, message.offset(), message.timestamp()[1], zlib.crc32(value or b"")))
+            value: bytes = message.value() or b""
+            place = (str(message.topic()), int(message.partition() or 0))
+            written.append((place, int(message.offset() or 0), message.timestamp()[1], zlib.crc32(value)))
 
         if outcome != "plain":
             producer.begin_transaction()
@@ -124,6 +124,6 @@ def rows_of(found: Iterable[Chunk]) -> list[Row]:
         for at, (source, *numbers, topic) in enumerate(zip(*(column.tolist() for column in columns), strict=True)):
             name = chunk.names[topic] if topic >= 0 else ""
             topic_name, topic_id, partition = chunk.sources[source]
-            rows.append(Row(topic_name, topic_id, partition, *numbers, name, chunk.control.get(at)))
+            rows.append(Row(topic_name, topic_id, partition, *numbers, name, chunk.control.get(at)))  # type: ignore[call-arg]
     assert len({row[:4] for row in rows}) == len(rows)
     return sorted(rows)
