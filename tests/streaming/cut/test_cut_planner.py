@@ -262,6 +262,28 @@ def test_what_is_remembered_of_a_slice_that_has_grown_since_is_not_used() -> Non
     assert 16 <= begin.ends[0][1] <= 20
 
 
+@pytest.mark.parametrize(("is_begun_anew", "back_ms", "limit"), [(True, 0, 10), (False, 12, 20), (False, 12, 70)])
+def test_what_is_remembered_holds_only_behind_its_batch_and_by_its_clock(
+    is_begun_anew: bool, back_ms: int, limit: int
+) -> None:
+    times = [NOW_MS - 500 + 5 * o for o in range(100)]
+    log = SimLog(sources=[(0, 0), (0, 1)], records={(0, 0): times, (0, 1): times})
+    looks = LookLog()
+    looks.know(log.sources, [0, 0])
+    looks.add(log.ends(), began_ms=0, ended_ms=0)
+    begin = BatchEnd(cut=0, order=-1, ends={0: (0, 0)})
+    last = plan(begin, looks.since(begin), limit=20, order=-1, times=log, now_ms=NOW_MS)
+    assert last.backlog is not None
+    now_ms = NOW_MS if is_begun_anew else last.backlog.time_ms + back_ms
+    begin = begin if is_begun_anew else last.end
+    waiting = looks.since(begin)
+    end = plan(begin, waiting, limit=limit, order=-1, times=log, now_ms=now_ms, last=last).end
+    taken = int((end.flat - waiting.begins).sum())
+    assert 0.8 * limit <= taken <= limit
+    ordered = one_by_one(log, waiting, limit, now_ms, [])[:taken]
+    assert [sum(p == place for p, _ in ordered) for place in log.sources] == (end.flat - waiting.begins).tolist()
+
+
 def fast_story(records: dict[Place, Ints], limit: int, *, remembers: bool = True, most: int = 10_000) -> list[Planned]:
     """The first batches of a backlog in one look."""
     log, looks = FastLog(records), LookLog()
