@@ -150,8 +150,11 @@ def _share(case: Mapping[str, Any]) -> str:
 
 
 def _times(cases: Sequence[Mapping[str, Any]]) -> Table:
-    """Of acknowledgements and of each gap over all cases: the median of medians, and the worst 99th percentile."""
-    by_name = {"acknowledgement": [case["acknowledged_ms"] for case in cases]}
+    """Of acknowledgements and of each gap over its cases: the median of medians, and the worst 99th percentile."""
+    by_name: dict[str, list[Mapping[str, float]]] = {}
+    for case in cases:
+        name = f"acknowledgement, {case['partitions']} partitions"
+        by_name.setdefault(name, []).append(case["acknowledged_ms"])
     for case in cases:
         by_name.setdefault(f"gap {_gap(case)}", []).append(case["true_gap_ms"])
     return Table(

@@ -185,7 +185,8 @@ def test_a_single_child_is_not_rounded_away() -> None:
     ]
     assert [list(row) for row in appended.rows] == [["64", "parent, child", "the broker's", "50.0%"]]
     assert [list(row) for row in times.rows] == [
-        ["acknowledgement", "4.00", "4.00"],
+        ["acknowledgement, 2 partitions", "4.00", "4.00"],
+        ["acknowledgement, 64 partitions", "4.00", "4.00"],
         ["gap 0", "1.00", "1.00"],
         ["gap 20", "20.00", "20.00"],
         ["gap read", "1.00", "1.00"],
