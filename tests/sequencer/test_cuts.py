@@ -366,7 +366,7 @@ def test_a_head_that_no_encoder_writes(wrong: dict[str, object], is_key: bool) -
 def test_nothing_may_stand_behind_the_columns() -> None:
     head, planes = unpacked(key(ONE))
     for value in (packed(head, planes + b"\0"), packed(head, planes[:-1])):
-        with pytest.raises(WireError, match="behind the columns|does not fit"):
+        with pytest.raises(WireError, match=r"behind the columns|does not fit"):
             CutsAssembler(domain="d").add(value, headers(key(ONE)))
 
 
