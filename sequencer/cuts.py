@@ -439,8 +439,6 @@ class CutsAssembler:
         newest = self._newest[-1]
         if incarnation < newest.incarnation or (incarnation == newest.incarnation and number < newest.cut):
             return ()
-        if number < newest.cut:
-            raise self._goes_on_from_another(number)
         if number > newest.cut + 1:
             raise EventsLost(
                 f"{self._domain}.cuts goes from cut {newest.cut} to {number}: Kafka no longer has what lies between",

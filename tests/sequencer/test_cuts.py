@@ -213,8 +213,9 @@ def test_the_cut_from_which_the_next_goes_on_counts_whatever_came_between() -> N
 
 
 def test_what_came_first_counts_again_when_it_comes_again() -> None:
-    found = read(CutsAssembler(domain="d"), key(ONE), delta(TWO), key(OTHER_TWO), key(TWO), delta(THREE))
-    same(found, [ONE, TWO, OTHER_TWO, TWO, THREE])
+    assembler = CutsAssembler(domain="d")
+    same(read(assembler, key(ONE), delta(TWO), key(OTHER_TWO), key(TWO)), [ONE, TWO, OTHER_TWO, TWO])
+    same(read(assembler, delta(THREE)), [THREE])
 
 
 def test_looks_alone_make_another_cut() -> None:
@@ -360,6 +361,13 @@ def test_a_head_that_no_encoder_writes(wrong: dict[str, object], is_key: bool) -
     read(assembler, key(ONE))
     with pytest.raises((WireError, Contradiction)):
         assembler.add(value, headers(written))
+
+
+def test_nothing_may_stand_behind_the_columns() -> None:
+    head, planes = unpacked(key(ONE))
+    for value in (packed(head, planes + b"\0"), packed(head, planes[:-1])):
+        with pytest.raises(WireError, match=r"behind the columns|does not fit"):
+            CutsAssembler(domain="d").add(value, headers(key(ONE)))
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
