@@ -165,6 +165,7 @@ class Looker:
         `known`: for each an end that was seen before (of a batch that is in Spark's log, say), or -1: one that is less
         now is an error. Looks say which sources they are of.
         """
+        assert known is None or len(known) == len(sources), "an end for each source"
         with self._lock:
             self._watched = (tuple(sources), None if known is None else tuple(known))
 

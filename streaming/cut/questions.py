@@ -153,16 +153,12 @@ class Questions:
         candidates = sorted(self._brokers) or self._first
         turn = self._turn % len(candidates)
         candidates = list(dict.fromkeys([*candidates[turn:], *candidates[:turn], *self._first]))
-        last: Error | None = None
-        for address in candidates:
+        for address in candidates[:-1]:
             try:
                 return self._ask({address: request}, left_s / len(candidates))[address]
-            except (BrokerUnavailable, AnswerError) as error:
-                last = error
-            except SettingsError as error:
-                last = self._borne(error)
-        assert last is not None
-        raise last
+            except (_NotNow, BrokerUnavailable, AnswerError):
+                continue
+        return self._ask({candidates[-1]: request}, left_s / len(candidates))[candidates[-1]]
 
     def _borne(self, error: SettingsError) -> Error:
         """A broker that is just starting refuses logins that it will take a moment later."""
@@ -196,7 +192,10 @@ class Questions:
             self._wires.pop(address).close()
             wire = None
         if wire is None:
-            wire = self._wires[address] = self._connector.open(address, timeout_s)
+            try:
+                wire = self._wires[address] = self._connector.open(address, timeout_s)
+            except SettingsError as error:
+                raise self._borne(error) from error
         return wire
 
     # --- offsets ------------------------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def advance(brokers: FakeBrokers, *ends: int) -> None:
 
 
 def test_each_leader_is_asked_for_its_own(brokers: FakeBrokers) -> None:
-    with looking(brokers) as (_, looks):
+    with looking(brokers, look_patience_ms=30_000) as (_, looks):
         advance(brokers, 1, 2, 3, 4)
         comes(looks, [1, 2, 3, 4])
         assert not any(look.silent for look in looks)
@@ -109,7 +109,7 @@ def test_one_that_is_slow_and_was_silent_is_waited_for_again(brokers: FakeBroker
 
 
 def test_a_connection_is_made_anew_before_its_login_ends(brokers: FakeBrokers) -> None:
-    with looking(brokers) as (looker, looks):
+    with looking(brokers, look_patience_ms=30_000) as (looker, looks):
         advance(brokers, 1, 2, 3, 4)
         comes(looks, [1, 2, 3, 4])
         before = dict(looker._wires)
