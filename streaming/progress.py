@@ -69,5 +69,5 @@ def _figures(progress: StreamingQueryProgress) -> Iterator[BatchProgress]:
     row = progress.observedMetrics.get(OBSERVED)
     text = row.asDict().get(FIGURES) if row is not None else None
     if text:
-        looks = json.loads(progress.sources[0].latestOffset or "{}")
+        looks = json.loads(progress.sources[0].latestOffset or "null") or {}  # "null" before the source was asked
         yield BatchProgress(figures=json.loads(text), durations_ms=dict(progress.durationMs), looks=looks)

@@ -6,6 +6,7 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -14,7 +15,7 @@ from totalorder.streaming.progress import KEPT, OBSERVED, ProgressReader
 TRIGGERS = count()
 
 
-def finished(batch_id: int, figures: str | None) -> SimpleNamespace:
+def finished(batch_id: int, figures: str | None, looks: str | None = '{"longest_ms": 7}') -> SimpleNamespace:
     observed = {OBSERVED: Row(figures=figures)}
     durations = {"triggerExecution": batch_id}
     return SimpleNamespace(
@@ -22,7 +23,7 @@ def finished(batch_id: int, figures: str | None) -> SimpleNamespace:
         timestamp=f"trigger {next(TRIGGERS)}",
         observedMetrics=observed,
         durationMs=durations,
-        sources=[SimpleNamespace(latestOffset='{"longest_ms": 7}')],
+        sources=[SimpleNamespace(latestOffset=looks)],
     )
 
 
@@ -80,3 +81,9 @@ def test_figures_and_durations_are_handed_on() -> None:
     (batch,) = reader.read()
     assert (batch.figures, batch.durations_ms) == ({"batch": 4}, {"triggerExecution": 4})
     assert batch.looks == {"longest_ms": 7}
+
+
+@pytest.mark.parametrize("looks", [None, "null"])
+def test_a_batch_that_runs_again_comes_before_the_first_look(looks: str | None) -> None:
+    (batch,) = ProgressReader(cast(StreamingQuery, Query([finished(4, '{"batch": 4}', looks)]))).read()
+    assert batch.looks == {}
