@@ -28,7 +28,7 @@ _DEFAULTS = {
     "receive.message.max.bytes": "1000000000",  # must exceed whatever fetch.max.bytes is set to
 }
 _DECIDED = {
-    "group.id": "totalorder",  # librdkafka wants one; no group is joined, and no position saved
+    "group.id": "totalorder",  # confluent-kafka wants one; no group is joined, and no position saved
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "auto.offset.reset": "error",

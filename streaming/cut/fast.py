@@ -72,7 +72,9 @@ class FastReader:
     def __init__(self, settings: Mapping[str, str]) -> None:
         """`settings`: librdkafka's."""
         self._trouble = Trouble()
-        self._client = Client(settings, self._trouble.of_client)
+        # With a group a client would look for its coordinator, and might not be allowed to.
+        ungrouped = {name: value for name, value in settings.items() if name != "group.id"}
+        self._client = Client(ungrouped, self._trouble.of_client)
         self._held: dict[Place, _Held] = {}
         self._messages = np.zeros(MOST, dtype=np.uint64)
         self._columns = messages.Columns.of_size(MOST)

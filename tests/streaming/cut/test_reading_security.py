@@ -79,7 +79,7 @@ def test_a_key_store_is_read(kind: Callable[[dict[str, str]], Reader], secure: S
     settings |= {"ssl.keystore.location": str(secure.data_dir / "broker.p12")}
     assert read(kind, secure.tls, settings | {"ssl.keystore.password": "changeit"}, LONG_S) == 1
     if kind is FastReader:
-        with pytest.raises(SettingsError, match="librdkafka refuses its settings: .*"):
+        with pytest.raises(SettingsError, match="librdkafka refuses its settings: "):
             read(kind, secure.tls, settings | {"ssl.keystore.password": "wrong"}, LONG_S)
 
 
