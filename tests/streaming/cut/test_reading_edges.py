@@ -1,6 +1,7 @@
 """What a log may hold besides plain records, and what may happen to it while it is read; each read both ways."""
 
 import random
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,7 +29,8 @@ pytestmark = pytest.mark.broker
 Kind = Callable[[dict[str, str]], Reader]
 KINDS: list[Kind] = [PlainReader, FastReader]
 NewTopic = Callable[..., str]
-NOW_MS = 1_790_000_000_000
+NOW_MS = int(time.time() * 1000) - 10_000_000
+"""Not so long ago that the broker would remove such records: retention goes by their times."""
 LONG_S = 1_000.0
 """Longer than a test may take: what ends, ended for another reason."""
 
