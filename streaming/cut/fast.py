@@ -33,7 +33,7 @@ IDLE_S = 10.0
 SPARED_READS = 50
 """So many reads are done without reading ahead when that came to nothing: another worker had the range behind."""
 _FIRST_WAIT_MS, _LONGEST_WAIT_MS = 1, 20
-_TEXT_BYTES, _REFRESH_TIMEOUT_MS = 1_000, 1_000
+_TEXT_BYTES = 1_000
 
 
 @dataclass
@@ -278,8 +278,6 @@ class FastReader:
             self._trouble.of_client(code, text)
         elif wanted is not None:
             yield _Run(place, None, self._trouble.of_partition(code, text, message.offset, wanted, held.end))
-            if self._trouble.is_unknown(code):
-                self._client.refresh(place[0], _REFRESH_TIMEOUT_MS)
         if held is not None and self._trouble.is_final(code) and message.offset >= held.end:
             self._stop(place)  # once it is wanted from there, it is tried anew
 

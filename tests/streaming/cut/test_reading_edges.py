@@ -289,13 +289,13 @@ def test_a_topic_that_was_created_again(
     kafka_admin.wait_for_topics([topic])
     world.records.clear()
     world.write("none", rows(topic, 4_000, size=7))
+    plan = plan_of(world.servers, [whole(topic, 0, 10, 20, topic_id="new")])
+    assert rows_of(chunks(plan, reader, lambda _: {topic: "new"})) == world.expected(plan)
     stale = plan_of(world.servers, [whole(topic, 0, 10, 20, topic_id="old")])
     with pytest.raises(StateError, match=rf"{topic} was deleted and created again .*id old, now it is new"):
         chunks(stale, reader, lambda _: {topic: "new"})
     with pytest.raises(StateError, match=rf"{topic} was deleted before"):
         chunks(stale, reader, lambda _: {topic: None})
-    plan = plan_of(world.servers, [whole(topic, 0, 10, 20, topic_id="new")])
-    assert rows_of(chunks(plan, reader, lambda _: {topic: "new"})) == world.expected(plan)
 
 
 def test_topics_and_partitions_that_come_later(
