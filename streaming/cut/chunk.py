@@ -109,12 +109,7 @@ def _unpacked(data: bytes) -> Chunk:
         raise _damaged(f"it begins with {magic!r}, version {version}")
     at = _HEAD.size + length
     directory = json.loads(data[_HEAD.size : at])
-    columns: dict[str, Ints] = {}
-    for name, (form, least) in zip(COLUMNS, directory["columns"], strict=True):
-        columns[name] = np.frombuffer(data, dtype=_form(form), count=rows, offset=at).astype(np.int64)
-        if least:
-            columns[name] += least
-        at += rows * _FORMS[form]
+    columns, at = _columns(data, [(_form(form), least) for form, least in directory["columns"]], rows, at)
     control: dict[int, bytes] = {}
     for place, size in directory["control"]:
         control[place], at = data[at : at + _size(size)], at + size
@@ -122,7 +117,22 @@ def _unpacked(data: bytes) -> Chunk:
         raise _damaged(f"it has {len(data)} bytes, and should have {at}")
     sources = tuple((topic, topic_id, partition) for topic, topic_id, partition in directory["sources"])
     order, names = tuple(directory["order"]), tuple(directory["names"])
-    return Chunk(cut=directory["cut"], topic_order=order, sources=sources, names=names, control=control, **columns)
+    named = dict(zip(COLUMNS, columns, strict=True))
+    return Chunk(cut=directory["cut"], topic_order=order, sources=sources, names=names, control=control, **named)
+
+
+def _columns(data: bytes, forms: list[tuple[str, int]], rows: int, at: int) -> tuple[Ints, int]:
+    """The columns as rows of one array, which a small chunk takes as a whole; the place behind them."""
+    if all(form == _WIDE for form, _ in forms):
+        count = rows * len(forms)
+        table = np.frombuffer(data, dtype=_WIDE, count=count, offset=at).astype(np.int64).reshape(len(forms), rows)
+        return table, at + count * _FORMS[_WIDE]
+    table = np.empty((len(forms), rows), dtype=np.int64)
+    for place, (form, least) in enumerate(forms):
+        table[place] = np.frombuffer(data, dtype=form, count=rows, offset=at)
+        table[place] += least
+        at += rows * _FORMS[form]
+    return table, at
 
 
 def _form(form: object) -> str:
@@ -158,9 +168,10 @@ def _require_ranges(chunk: Chunk) -> None:
         "slice": (0, 1 << 31),
         "topic": (-1, len(chunk.names)),
     }
-    for name, (least, end) in bounds.items():
-        column: Ints = getattr(chunk, name)
-        if int(column.min()) < least or int(column.max()) >= end:
+    table = np.stack([getattr(chunk, name) for name in bounds])
+    for name, lowest, highest in zip(bounds, table.min(axis=1).tolist(), table.max(axis=1).tolist(), strict=True):
+        least, end = bounds[name]
+        if lowest < least or highest >= end:
             raise _damaged(f"a number of its column {name} is out of its range")
     if ((chunk.offset[1:] <= chunk.offset[:-1]) & (chunk.source[1:] == chunk.source[:-1])).any():
         raise _damaged("offsets of one source do not ascend")

@@ -13,13 +13,6 @@ _END = int(KafkaError._PARTITION_EOF)
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
 _REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 _LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
-_UNKNOWN = {
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError._UNKNOWN_TOPIC,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.UNKNOWN_TOPIC_ID,
-}
-"""What a client that has not heard of a new topic or partition says, too."""
 _DAMAGED = {
     KafkaError._BAD_MSG,
     KafkaError._BAD_COMPRESSION,
@@ -49,10 +42,6 @@ class Trouble:
     def is_final(self, code: int) -> bool:
         """Whether librdkafka does not come further in the partition, or only with a gap."""
         return code in _GONE or code in _DAMAGED
-
-    def is_unknown(self, code: int) -> bool:
-        """Whether the client knows of no such partition, which may be because it is new."""
-        return code in _UNKNOWN
 
     def of_partition(self, code: int, text: str, offset: int, wanted: Range, at: int) -> int:
         """Takes what is amiss with a partition at an offset, of which all before `at` was seen; before which offset all

@@ -33,7 +33,7 @@ IDLE_S = 10.0
 SPARED_READS = 50
 """So many reads are done without reading ahead when that came to nothing: another worker had the range behind."""
 _FIRST_WAIT_MS, _LONGEST_WAIT_MS = 1, 20
-_TEXT_BYTES, _REFRESH_TIMEOUT_MS = 1_000, 1_000
+_TEXT_BYTES = 1_000
 
 
 @dataclass
@@ -72,7 +72,9 @@ class FastReader:
     def __init__(self, settings: Mapping[str, str]) -> None:
         """`settings`: librdkafka's."""
         self._trouble = Trouble()
-        self._client = Client(settings, self._trouble.of_client)
+        # With a group a client would look for its coordinator, and might not be allowed to.
+        ungrouped = {name: value for name, value in settings.items() if name != "group.id"}
+        self._client = Client(ungrouped, self._trouble.of_client)
         self._held: dict[Place, _Held] = {}
         self._messages = np.zeros(MOST, dtype=np.uint64)
         self._columns = messages.Columns.of_size(MOST)
@@ -276,8 +278,6 @@ class FastReader:
             self._trouble.of_client(code, text)
         elif wanted is not None:
             yield _Run(place, None, self._trouble.of_partition(code, text, message.offset, wanted, held.end))
-            if self._trouble.is_unknown(code):
-                self._client.refresh(place[0], _REFRESH_TIMEOUT_MS)
         if held is not None and self._trouble.is_final(code) and message.offset >= held.end:
             self._stop(place)  # once it is wanted from there, it is tried anew
 

@@ -50,8 +50,6 @@ _SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "topic_partition_list_add": (c_void_p, c_void_p, c_char_p, c_int32),
     "topic_partition_list_destroy": (None, c_void_p),
     "position": (c_int, c_void_p, c_void_p),
-    "metadata": (c_int, c_void_p, c_int, c_void_p, c_void_p, c_int),
-    "metadata_destroy": (None, c_void_p),
     "last_error": (c_int,),
     "err2str": (c_char_p, c_int),
     "message_timestamp": (c_int64, c_void_p, c_void_p),
@@ -210,12 +208,6 @@ class Client:
         low, high = c_int64(), c_int64()
         code = self._library.get_watermark_offsets(self._client, topic.encode(), partition, byref(low), byref(high))
         return max(0, high.value) if code == 0 else 0
-
-    def refresh(self, topic: str, timeout_ms: int) -> None:
-        """Asks the brokers for a topic's partitions anew; what comes of it shows when they are fetched."""
-        answer = c_void_p()
-        if self._library.metadata(self._client, 0, self._topic(topic), byref(answer), timeout_ms) == 0:
-            self._library.metadata_destroy(answer)
 
     def topic_name(self, topic: int) -> str:
         """The name of a message's topic."""

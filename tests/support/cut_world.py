@@ -72,6 +72,7 @@ class World:
         key = f"{codec}-{outcome != 'plain'}"
         if key not in self._producers:
             settings = {"bootstrap.servers": self.servers, "compression.type": codec, "linger.ms": 5, "log_level": 0}
+            settings["queue.buffering.max.messages"] = 1_000_000
             if outcome != "plain":
                 settings["transactional.id"] = f"{key}-{random.getrandbits(64)}"
             self._producers[key] = Producer({**settings, "message.max.bytes": 20_000_000})

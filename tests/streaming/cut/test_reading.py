@@ -1,6 +1,7 @@
 """Exact ranges read from a real broker: every committed record once, in order, whatever the way of reading."""
 
 import random
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,7 +18,8 @@ from totalorder.streaming.cut.records import Reader
 pytestmark = pytest.mark.broker
 KINDS: list[Callable[[dict[str, str]], Reader]] = [PlainReader, FastReader]
 PARTITIONS = 3
-NOW_MS = 1_790_000_000_000
+NOW_MS = int(time.time() * 1000) - 10_000_000
+"""Not so long ago that the broker would remove such records: retention goes by their times."""
 
 
 def make(kind: Callable[[dict[str, str]], Reader], servers: str) -> Reader:
