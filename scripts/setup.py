@@ -69,8 +69,9 @@ def install_packages() -> None:
     # The build tools first, and no isolated builds: those would take whatever versions are newest today.
     pip("setuptools")
     pip("--no-build-isolation", "-e", f"{ROOT}[dev]")
-    say("compiling the stamping kernel")
-    subprocess.run([str(VENV_PYTHON), "-c", "from totalorder.sequencer import kernel; kernel.warm()"], check=True)
+    say("compiling what stamps and what reads")
+    for module in ("sequencer import kernel", "streaming.cut import messages as kernel"):
+        subprocess.run([str(VENV_PYTHON), "-c", f"from totalorder.{module}; kernel.warm()"], check=True)
     STAMP.write_text(wanted)
 
 

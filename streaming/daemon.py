@@ -6,9 +6,12 @@ import socket
 
 from pyspark import daemon
 
+import totalorder.streaming.cut.verifying
 import totalorder.streaming.processor  # noqa: F401
 from totalorder.sequencer import kernel
 from totalorder.streaming import state_calls, stateful_frames
+from totalorder.streaming.cut import consumers
+from totalorder.streaming.relay import log_through_java
 
 _worker = daemon.worker
 
@@ -25,7 +28,9 @@ def worker(sock: socket.socket, authenticated: bool) -> int:
 
 
 if __name__ == "__main__":
+    log_through_java()  # Java reads from standard output where the daemon listens
     kernel.warm()
+    consumers.is_fast()
     stateful_frames.install()
     state_calls.install()
     daemon.worker = worker

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from totalorder.config import Settings
 from totalorder.errors import StateError
-from totalorder.sequencer.engine import EngineConfig
 from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.state import EngineConfig
 
 VERSION = 4
 FIRST_INCARNATION = 1

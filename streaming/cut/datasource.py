@@ -1,12 +1,13 @@
 """The source as Spark sees it: offsets and ranges in a process of the driver, reading in the workers.
 
 Spark pickles the reader to its workers, which only read; what lives in the driver's process is made when Spark asks
-for an offset for the first time.
+for an offset for the first time. Spark loads this module in four processes when a query starts, one after another, and
+two of them need neither: so both are imported where they are used.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -15,16 +16,15 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from totalorder.errors import Error
-from totalorder.streaming.cut import reading
 from totalorder.streaming.cut.batches import CHUNK
-from totalorder.streaming.cut.chunk import encode
-from totalorder.streaming.cut.cutter import Cutter
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.cut.ranges import ReadPlan
 from totalorder.streaming.cut.source_settings import SourceSettings
-from totalorder.streaming.cut.verifying import present_ids
 from totalorder.streaming.failures import WorkerFailure
 from totalorder.streaming.relay import log_through_java
+
+if TYPE_CHECKING:
+    from totalorder.streaming.cut.cutter import Cutter
 
 FORMAT = "totalorder"
 _OPTION = "secret.settings"
@@ -104,6 +104,10 @@ class CutReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a worker: the chunks of one share."""
+        from totalorder.streaming.cut import reading
+        from totalorder.streaming.cut.chunk import encode
+        from totalorder.streaming.cut.verifying import present_ids
+
         assert isinstance(partition, Share)
         with _told():
             for chunk in reading.read(partition.plan, verify=present_ids):
@@ -114,8 +118,10 @@ class CutReader(DataSourceStreamReader):
         if self._made is not None:
             self._made.close()
 
-    def _cutter(self) -> Cutter:
+    def _cutter(self) -> "Cutter":
         if self._made is None:
+            from totalorder.streaming.cut.cutter import Cutter
+
             log_through_java()
             self._made = Cutter(self._settings)
         return self._made
