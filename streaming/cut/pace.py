@@ -10,8 +10,8 @@ WALL_SHARE = 1 / 3
 """Of the time, in which a look may be under way: as far as it is not the network, that is the brokers' work."""
 QUIET_S = 1.0
 """When nothing moved for so long, looks come less often."""
-IDLE_S = 0.050
-"""The period that idle looks grow to, where they cost no more than IDLE_SHARE at it."""
+IDLE_S, IDLE_WALL_SHARE = 0.010, 1 / 10
+"""The period that idle looks grow to, where they cost no more than IDLE_SHARE at it; and the share of the time then."""
 _GROWTH = 1.25
 _MEMORY = 1 / 16
 _FORGETTING = 1.05
@@ -40,7 +40,7 @@ class Pace:
         if now_s - self._moved_s < QUIET_S:
             self.period_s = busy_s
         else:
-            idle_s = max(busy_s, IDLE_S, self._cost_s / IDLE_SHARE)
+            idle_s = max(busy_s, IDLE_S, self._cost_s / IDLE_SHARE, self._took_s / IDLE_WALL_SHARE)
             self.period_s = min(idle_s, max(busy_s, self.period_s * _GROWTH))
         return self.period_s
 

@@ -10,7 +10,16 @@ from hypothesis import given, strategies as st
 
 from totalorder.errors import Error, StateError
 from totalorder.streaming.cut.ends import FALL_S, MOMENT_S, Ends, Look, Source, routes
-from totalorder.streaming.cut.pace import BUSY_SHARE, IDLE_S, IDLE_SHARE, QUIET_S, WALL_SHARE, Minute, Pace
+from totalorder.streaming.cut.pace import (
+    BUSY_SHARE,
+    IDLE_S,
+    IDLE_SHARE,
+    IDLE_WALL_SHARE,
+    QUIET_S,
+    WALL_SHARE,
+    Minute,
+    Pace,
+)
 from totalorder.streaming.cut.requests import Address, Cluster, Offsets, Topic
 
 SEEDS = st.integers(0, 1 << 32)
@@ -257,8 +266,9 @@ def test_looks_never_take_more_than_their_share(moved: bool, cost_s: float) -> N
     pace, now_s = Pace(0.005), 100.0
     for _ in range(300):
         now_s += pace.after(now_s, moved=moved, cost_s=cost_s, took_s=2 * cost_s)
-    share = cost_s / pace.period_s
+    share, under_way = cost_s / pace.period_s, 2 * cost_s / pace.period_s
     assert share <= (BUSY_SHARE if moved else IDLE_SHARE) * 1.01
+    assert under_way <= (WALL_SHARE if moved else IDLE_WALL_SHARE) * 1.01
     assert pace.period_s >= 0.005
 
 
