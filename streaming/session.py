@@ -280,6 +280,9 @@ def query_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # The source's reader has this setting in its environment, and Spark keeps workers by their environments: with
+        # it one worker reads a batch and then stamps it, and the next batch too; else it would take three by turns.
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
         # The source itself waits for what comes.
         "spark.sql.streaming.pollingDelay": "1ms",
         "spark.sql.streaming.stopTimeout": str(STOP_TIMEOUT_MS),
