@@ -81,6 +81,7 @@ class Sequencer:
         self._progress: ProgressReader | None = None
         self._watcher: threading.Thread | None = None
         self._refused: set[str] = set()
+        self._compacted: set[str] = set()
         self._ready = False
         self._revivals = Patience(_REVIVALS_S, apart_s=_REVIVALS_S)
         self._broker = BrokerWatch(self._log)
@@ -365,9 +366,12 @@ class Sequencer:
         raise error
 
     def _look(self) -> None:
-        """Looks at the topics: a recreated one ends the job, a new one is vetted and admitted."""
+        """Looks at the topics: a recreated one ends the job, one that became compacted is told, a new one is vetted and
+        admitted.
+        """
         assert self._topics is not None
         self._raise_if_topics_changed()
+        self._warn_of_compaction(self._topics)
         new = {
             name: topic_id
             for name, topic_id in self._topics.selected_ids().items()
@@ -388,6 +392,16 @@ class Sequencer:
                     f"topic {name} was {done} while the job ran",
                     remedy="Its offsets mean other records now: begin a new domain with a new checkpoint",
                 )
+
+    def _warn_of_compaction(self, topics: Topics) -> None:
+        """Names once each topic that is read and has become compacted: what it removes unread is never stamped."""
+        policies = topics.policies(self._record.event_topics)
+        compacted = {name for name, policy in policies.items() if "compact" in policy}
+        for name in sorted(compacted - self._compacted):
+            self._log.error(
+                "topic compacted", topic=name, policy=policies[name], remedy="set cleanup.policy to delete at once"
+            )
+        self._compacted = compacted
 
     def _vetted(self, topics: Topics, new: dict[str, str]) -> dict[str, str]:
         """Those of the new topics that may be admitted; the others are named once, and the job runs on without them."""

@@ -15,6 +15,7 @@ from totalorder.slow import when_long
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
 _UNKNOWN_TOPIC = 3
+_POLICY = "cleanup.policy"
 _OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts", "cuts"}
 
 
@@ -46,6 +47,10 @@ class Topics:
     def ids(self, names: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of those topics that exist."""
         return {name: topic["topic_id"] for name, topic in self._described(names).items()}
+
+    def policies(self, names: Iterable[str]) -> dict[str, str]:
+        """Cleanup policies of topics that exist."""
+        return {name: configs[_POLICY] for name, configs in self._configs(sorted(names), [_POLICY]).items()}
 
     def facts(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """Facts of those topics that exist."""
@@ -90,10 +95,11 @@ class Topics:
                 found[topic["name"]] = topic
         return found
 
-    def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
+    def _configs(self, names: list[str], keys: list[str] | None = None) -> dict[str, dict[str, str]]:
+        """Settings of topics that exist, all of them or those with these keys."""
         if not names:
             return {}
-        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name, keys) for name in names]
         tables = self._call(self._admin.describe_configs, resources, config_filter="all")["topic"]
         return {name: {key: entry["value"] for key, entry in tables[name].items()} for name in names}
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaProducer
+from kafka.admin import ConfigResource
 from pyspark.sql import SparkSession
 from spark_job import by_engine, read_log
 from spark_process import uncommit
 from spark_shared import settings_for
+from structlog.testing import capture_logs
 from waiting import wait_until
 
 from totalorder import kafka_clients
@@ -221,6 +223,17 @@ def test_topics_come_and_one_is_recreated(
             fresh.send(first, value=b"4", partition=1).get(30)
         until_processed(sequencer, events=4)
         assert record_of(settings).event_topics == {first, second}
+        with capture_logs() as logs:
+            resource = ConfigResource("topic", second, {"cleanup.policy": "compact,delete"})
+            kafka_admin.alter_configs([resource])
+            wait_until(
+                lambda: [line["topic"] for line in logs if line["event"] == "topic compacted"] == [second],
+                "the topic that became compacted is named",
+                bound_s=BOUND_S,
+            )
+    with pytest.raises(PreflightFailed, match=f"topic {second} has cleanup.policy=compact,delete"):
+        Sequencer(settings, spark=spark).start()
+    kafka_admin.alter_configs([ConfigResource("topic", second, {"cleanup.policy": "delete"})])
     kafka_admin.delete_topics([refused])
     assert_by_engine(settings)
     with Sequencer(settings, spark=spark) as sequencer:
