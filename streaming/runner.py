@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
 from totalorder.errors import Error, PreflightFailed, StateError
+from totalorder.librdkafka_settings import consumer_settings
 from totalorder.streaming import claims, preflight
 from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
@@ -142,6 +143,7 @@ class Sequencer:
 
     def _prepare(self) -> None:
         settings = self.settings
+        consumer_settings(settings.bootstrap_servers, settings.kafka)  # what it refuses is told before Spark starts
         if self._spark is None:
             prepare(settings.master)
         if settings.checkpoint_is_local:

@@ -8,7 +8,7 @@ from py4j.protocol import Py4JError
 from structlog.testing import capture_logs
 
 from totalorder.config import make_settings
-from totalorder.errors import Error
+from totalorder.errors import Error, SettingsError
 from totalorder.streaming import runner
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import Sequencer
@@ -109,3 +109,9 @@ def test_workers_that_are_slow_to_be_warmed_are_waited_for(
     for _ in range(5):
         begin(NoWorker)
         assert not sequencer._is_running()
+
+
+def test_kafka_settings_that_the_reading_cannot_have_are_told_before_anything_starts(tmp_path: Path) -> None:
+    given = make_settings(topics=("a",), checkpoint_dir=str(tmp_path), kafka={"ssl.truststore.location": "/nowhere"})
+    with pytest.raises(SettingsError, match=r"ssl\.truststore\.location"):
+        Sequencer(given).start()
