@@ -38,8 +38,8 @@ _TEXT_BYTES = 1_000
 
 @dataclass
 class _Held:
-    """What is known of a partition: all of `begin` to before `end`, of which `kept` are the records, each with the names
-    of the plan during which they came: the next one counts names anew.
+    """What is known of a partition: all of `begin` to before `end`. `kept` has the records, and the names of the plan
+    during which they came: the next one counts names anew.
     """
 
     topic_id: str
