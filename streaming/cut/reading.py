@@ -30,8 +30,8 @@ def read(plan: ReadPlan, *, verify: Verify | None = None, reader: Reader | None 
     """Every committed record of the plan's ranges, each chunk verified before it is handed out; none for no records.
 
     `verify` is asked behind the reading of each chunk, and where none came; `reader` is one to use in the place of this
-    process's own. Raises StateError for offsets that Kafka no longer has, and for topics that are other ones than those planned;
-    BrokerUnavailable when nothing came of what is missing for `silence_s`.
+    process's own. Raises StateError for offsets that Kafka no longer has, and for topics that are other ones than those
+    planned; BrokerUnavailable when nothing came of what is missing for `silence_s`.
     """
     reader = consumers.of(plan) if reader is None else reader
     names = Names()
