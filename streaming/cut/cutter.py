@@ -22,7 +22,7 @@ from totalorder.streaming.cut.looks import LookLog, Waiting
 from totalorder.streaming.cut.offset import BatchEnd, laid_out, slices_of
 from totalorder.streaming.cut.planner import Planned, plan
 from totalorder.streaming.cut.publisher import CutPublisher
-from totalorder.streaming.cut.questions import Questions
+from totalorder.streaming.cut.questions import Questions, TopicGone
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 from totalorder.streaming.cut.requests import Topic
 from totalorder.streaming.cut.source_settings import SourceSettings
@@ -85,6 +85,13 @@ class Cutter:
         """Where the batch behind `begin` ends, with at most `most` offsets; `begin` itself where nothing comes within
         `wait_s`. Raises StateError for topics that are not those that were admitted, BrokerUnavailable.
         """
+        try:
+            return self._end_after(begin, most, wait_s)
+        except TopicGone:
+            self._admitted()  # knows what has become of it
+            raise
+
+    def _end_after(self, begin: BatchEnd, most: int, wait_s: float) -> BatchEnd:
         self._look_on(begin)
         waiting = self._awaited(begin, wait_s)
         if not len(waiting.sizes):

@@ -38,24 +38,27 @@ _TEXT_BYTES = 1_000
 
 @dataclass
 class _Held:
-    """What is known of a partition: all of `begin` to before `end`, of which `kept` are the records."""
+    """What is known of a partition: all of `begin` to before `end`. `kept` has the records, and the names of the plan
+    during which they came: the next one counts names anew.
+    """
 
     topic_id: str
     begin: int
     end: int
     started: bool = False
-    kept: list[Records] = field(default_factory=list)
+    kept: list[tuple[Records, Names]] = field(default_factory=list)
 
-    def taken(self, end: int) -> Iterator[Records]:
-        """Takes out what is known before an offset."""
+    def taken(self, end: int, names: Names) -> Iterator[Records]:
+        """Takes out what is known before an offset, with topics as `names` counts them."""
         parts, self.kept = self.kept, []
         self.begin = min(end, self.end)
-        for records in parts:
+        for records, counted in parts:
             place, count = int(np.searchsorted(records.offset, end)), len(records.offset)
             if place:
-                yield records.part(0, place)
+                part = records.part(0, place)
+                yield part if counted is names else part._replace(topic=names.recoded(part.topic, counted))
             if place < count:
-                self.kept.append(records.part(place, count))
+                self.kept.append((records.part(place, count), counted))
 
 
 class _Run(NamedTuple):
@@ -91,7 +94,7 @@ class FastReader:
             for place in self._held.keys() - places.keys():
                 self._leave(place)
             for place, at in places.items():
-                for records in self._begin(place, plan.ranges[at]):
+                for records in self._begin(place, plan.ranges[at], names):
                     yield at, records
             yield from self._rest(plan, names, places)
             self._spared = max(0, self._spared - 1)
@@ -137,13 +140,13 @@ class FastReader:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, place: Place, wanted: Range) -> Iterator[Records]:
+    def _begin(self, place: Place, wanted: Range, names: Names) -> Iterator[Records]:
         """Makes a partition ready for a range; what is known of it already."""
         held = self._held.get(place)
         if held is None or (held.topic_id, held.begin) != (wanted.topic_id, wanted.begin):
             self._leave(place)
             held = self._held[place] = _Held(wanted.topic_id, wanted.begin, wanted.begin)
-        yield from held.taken(wanted.end)
+        yield from held.taken(wanted.end, names)
         if held.end < wanted.end and not held.started:
             self._client.start(*place, held.end)
             held.started = True
@@ -185,7 +188,7 @@ class FastReader:
         while missing:
             known = sum(self._held[place].end for place in missing)
             for run in self._poll(plan, names, missing, wait_ms):
-                for records in self._took(run, missing):
+                for records in self._took(run, missing, names):
                     yield places[run.place], records
             if sum(self._held[place].end for place in missing) == known:
                 self._look_behind(missing)
@@ -217,22 +220,22 @@ class FastReader:
             if position is not None:
                 held.end = max(held.end, position)
 
-    def _took(self, run: _Run, missing: Mapping[Place, Range]) -> Iterator[Records]:
+    def _took(self, run: _Run, missing: Mapping[Place, Range], names: Names) -> Iterator[Records]:
         """Takes note of a run; what of it belongs to the present range."""
         held, wanted = self._held.get(run.place), missing.get(run.place)
         if held is None:
             return
         if run.records is not None:
             place = int(np.searchsorted(run.records.offset, held.end))
-            held.kept.append(run.records.part(place, len(run.records.offset)))
+            held.kept.append((run.records.part(place, len(run.records.offset)), names))
         held.end = max(held.end, run.offset)
         if wanted is not None:
-            yield from held.taken(wanted.end)
+            yield from held.taken(wanted.end, names)
         elif len(held.kept) and self._kept() > MAX_KEPT:
             self._stop(run.place)
 
     def _kept(self) -> int:
-        return sum(len(records.offset) for held in self._held.values() for records in held.kept)
+        return sum(len(records.offset) for held in self._held.values() for records, _ in held.kept)
 
     def _poll(self, plan: ReadPlan, names: Names, missing: Mapping[Place, Range], wait_ms: int) -> list[_Run]:
         """Waits for messages of what is missing, and gives them back when they are read."""

@@ -85,6 +85,15 @@ class Questions:
             self._turn += 1
             return self._again(lambda left_s: self._ask_cluster(wanted, left_s))
 
+    def told_ids(self, names: Iterable[str]) -> dict[str, set[str | None]]:
+        """Each id that brokers tell of a topic, None where it is not known: all brokers that lead one of its partitions
+        are asked. A broker that leads a new topic's partition knows it before it gives any of its records; of the
+        others any may lag behind. Raises Error for what a broker refuses to tell.
+        """
+        wanted = frozenset(names)
+        with self._lock:
+            return self._again(lambda left_s: self._ask_leaders(wanted, left_s))
+
     def ends(self, asked: Asked) -> Ints:
         """The last stable offsets: what readers of committed records may read up to."""
         return self.offsets_at(asked, LATEST)
@@ -127,15 +136,31 @@ class Questions:
         return error
 
     def _ask_topics(self, names: frozenset[str], left_s: float) -> dict[str, Topic]:
-        cluster = self._ask_cluster(names, left_s)
-        for name, code in cluster.errors.items():
-            raise _NotNow(f"topic {name}: {for_code(code).__name__}")
-        return cluster.topics
+        return _whole(self._ask_cluster(names, left_s)).topics
+
+    def _ask_leaders(self, names: frozenset[str], left_s: float) -> dict[str, set[str | None]]:
+        first, answer = self._ask_anyone(self._metadata_request(names), left_s)
+        told = {first: _whole(self._checked(answer))}
+        while new := {leader for cluster in told.values() for leader in _leaders(cluster)} - told.keys():
+            answers = self._ask(dict.fromkeys(new, self._metadata_request(names)), left_s)
+            told |= {address: _whole(self._checked(answer)) for address, answer in answers.items()}
+        return {
+            name: {
+                None if topic is None else topic.topic_id for topic in (each.topics.get(name) for each in told.values())
+            }
+            for name in names
+        }
 
     def _ask_cluster(self, names: frozenset[str], left_s: float) -> Cluster:
+        return self._checked(self._ask_anyone(self._metadata_request(names), left_s)[1])
+
+    def _metadata_request(self, names: frozenset[str]) -> bytes:
         if self._request[0] != names:
             self._request = (names, metadata_request(names))
-        cluster = self._read_cluster(self._ask_anyone(self._request[1], left_s))
+        return self._request[1]
+
+    def _checked(self, answer: bytes) -> Cluster:
+        cluster = self._read_cluster(answer)
         if not cluster.brokers:
             raise _NotNow("they know of no broker")
         for name, code in cluster.errors.items():
@@ -149,16 +174,18 @@ class Questions:
             self._answer = (answer, read_metadata(answer))
         return self._answer[1]
 
-    def _ask_anyone(self, request: bytes, left_s: float) -> bytes:
+    def _ask_anyone(self, request: bytes, left_s: float) -> tuple[Address, bytes]:
+        """The first broker that answers, and what it answers."""
         candidates = sorted(self._brokers) or self._first
         turn = self._turn % len(candidates)
         candidates = list(dict.fromkeys([*candidates[turn:], *candidates[:turn], *self._first]))
         for address in candidates[:-1]:
             try:
-                return self._ask({address: request}, left_s / len(candidates))[address]
+                return address, self._ask({address: request}, left_s / len(candidates))[address]
             except (_NotNow, BrokerUnavailable, AnswerError):
                 continue
-        return self._ask({candidates[-1]: request}, left_s / len(candidates))[candidates[-1]]
+        last = candidates[-1]
+        return last, self._ask({last: request}, left_s / len(candidates))[last]
 
     def _borne(self, error: SettingsError) -> Error:
         """A broker that is just starting refuses logins that it will take a moment later."""
@@ -241,6 +268,19 @@ class Questions:
         if code != UNKNOWN_TOPIC and not issubclass(kind, RetriableError):
             raise refused(topic, kind)
         raise _NotNow(f"topic {topic}: {kind.__name__}")
+
+
+def _whole(cluster: Cluster) -> Cluster:
+    """The same where it tells of all topics that it was asked for."""
+    for name, code in cluster.errors.items():
+        raise _NotNow(f"topic {name}: {for_code(code).__name__}")
+    return cluster
+
+
+def _leaders(cluster: Cluster) -> set[Address]:
+    """Brokers that lead anything of the topics."""
+    led = {leader for topic in cluster.topics.values() for leader in topic.leaders}
+    return {cluster.brokers[leader] for leader in led if leader in cluster.brokers}
 
 
 def _parts(bootstrap_servers: str) -> list[tuple[str, str, str]]:

@@ -29,16 +29,17 @@ class _Piece(NamedTuple):
 def read(plan: ReadPlan, *, verify: Verify | None = None, reader: Reader | None = None) -> Iterator[Chunk]:
     """Every committed record of the plan's ranges, each chunk verified before it is handed out; none for no records.
 
-    `verify` is asked behind the reading of each chunk, and `reader` is one to use in the place of this process's own.
-    Raises StateError for offsets that Kafka no longer has, and for topics that are other ones than those planned;
-    BrokerUnavailable when nothing came of what is missing for `silence_s`.
+    `verify` is asked behind the reading of each chunk, and where none came; `reader` is one to use in the place of this
+    process's own. Raises StateError for offsets that Kafka no longer has, and for topics that are other ones than those
+    planned; BrokerUnavailable when nothing came of what is missing for `silence_s`.
     """
     reader = consumers.of(plan) if reader is None else reader
     names = Names()
     for pieces in _batched(reader.read(plan, names)):
         if verify is not None:
             _require_same(plan, verify(plan), reader)
-        yield _packed(plan, pieces, names)
+        if pieces:
+            yield _packed(plan, pieces, names)
 
 
 def _require_same(plan: ReadPlan, found: Mapping[str, str | None], reader: Reader) -> None:
@@ -56,7 +57,10 @@ def _require_same(plan: ReadPlan, found: Mapping[str, str | None], reader: Reade
 
 
 def _batched(pieces: Iterator[tuple[int, Records]]) -> Iterator[list[_Piece]]:
-    """Pieces together, at most MAX_EVENTS records at a time, and not much more than MAX_CHUNK_BYTES of values."""
+    """Pieces together, at most MAX_EVENTS records at a time, and not much more than MAX_CHUNK_BYTES of values.
+
+    The last come when all is read, and are none where nothing was.
+    """
     held: list[_Piece] = []
     events = size = 0
     for at, records in pieces:
@@ -67,8 +71,7 @@ def _batched(pieces: Iterator[tuple[int, Records]]) -> Iterator[list[_Piece]]:
                 held, events, size = [], 0, 0
             held.append(_Piece(at, part))
             events, size = events + len(part.offset), size + held_bytes
-    if held:
-        yield held
+    yield held
 
 
 def _cut(records: Records) -> Iterator[Records]:

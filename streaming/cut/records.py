@@ -62,6 +62,12 @@ class Names:
         self._names.append(name)
         return self._codes[raw]
 
+    def recoded(self, codes: Ints, counted: "Names") -> Ints:
+        """The numbers here of names that were counted elsewhere."""
+        used, places = np.unique(codes, return_inverse=True)
+        here = [NONE if code == NONE else self.code(counted[code].encode()) for code in used.tolist()]
+        return np.array(here, dtype=np.int64)[places]
+
     def __getitem__(self, code: int) -> str:
         return self._names[code]
 

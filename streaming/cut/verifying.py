@@ -10,9 +10,12 @@ _kept: dict[_Key, Questions] = {}
 
 
 def present_ids(plan: ReadPlan) -> Mapping[str, str | None]:
-    """The ids that the plan's topics have now; a topic that is gone is left out. Raises BrokerUnavailable."""
-    found = _questions(plan).topics({part.topic for part in plan.ranges})
-    return {name: topic.topic_id for name, topic in found.items()}
+    """The ids that the plan's topics have now: another than the planned one where any broker that leads some of the
+    topic tells another, None where it is gone. Raises BrokerUnavailable.
+    """
+    wanted = {part.topic: part.topic_id for part in plan.ranges}
+    told = _questions(plan).told_ids(wanted)
+    return {name: next(iter(told[name] - {topic_id}), topic_id) for name, topic_id in wanted.items()}
 
 
 def _questions(plan: ReadPlan) -> Questions:

@@ -6,7 +6,7 @@ A cluster of several real brokers would take a machine of its own; what one real
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -21,14 +21,15 @@ _Told = ListOffsetsResponse.ListOffsetsTopicResponse
 
 
 class FakeBrokers:
-    """`leaders` has the number of the broker that leads a partition, `ends` and `epochs` what it tells of it.
-
-    A broker in `frozen` answers nothing. `mangle` may change an answer: it is given the broker's number, the request's
-    key and the answer's bytes, and returns bytes to send in their place, or None to hang up.
+    """`leaders` has the number of the broker that leads a partition, `ends` and `epochs` what it tells of it. A broker
+    that has ids in `stale` tells those. A broker in `frozen` answers nothing. `mangle` may change an answer: it is given
+    the broker's number, the request's key and the answer's bytes, and returns bytes to send in their place, or None to
+    hang up.
     """
 
     def __init__(self, count: int) -> None:
         self.ids: dict[str, UUID] = {}
+        self.stale: dict[int, dict[str, UUID]] = {}
         self.leaders: dict[tuple[str, int], int] = {}
         self.ends: dict[tuple[str, int], int] = {}
         self.epochs: dict[tuple[str, int], int] = {}
@@ -105,7 +106,7 @@ class FakeBrokers:
         if key == API_VERSIONS:
             answer = self._api_versions()
         elif key == METADATA:
-            answer = self._metadata(MetadataRequest.decode(request, version=version, header=True))
+            answer = self._metadata(number, MetadataRequest.decode(request, version=version, header=True))
         else:
             answer = self._offsets(number, ListOffsetsRequest.decode(request, version=version, header=True))
         answer.API_VERSION = version
@@ -120,18 +121,17 @@ class FakeBrokers:
         ]
         return ApiVersionsResponse(error_code=0, api_keys=keys)
 
-    def _metadata(self, request: Any) -> Any:
+    def _metadata(self, number: int, request: Any) -> Any:
+        ids = self.stale.get(number, self.ids)
         brokers = [
-            MetadataResponse.MetadataResponseBroker(
-                node_id=number, host=HOST, port=listener.getsockname()[1], rack=None
-            )
-            for number, listener in enumerate(self._listeners)
+            MetadataResponse.MetadataResponseBroker(node_id=each, host=HOST, port=listener.getsockname()[1], rack=None)
+            for each, listener in enumerate(self._listeners)
         ]
-        topics = [self._topic(topic.name) for topic in request.topics]
+        topics = [self._topic(topic.name, ids) for topic in request.topics]
         return MetadataResponse(throttle_time_ms=0, brokers=brokers, cluster_id="c", controller_id=0, topics=topics)
 
-    def _topic(self, name: str) -> Any:
-        if name not in self.ids:
+    def _topic(self, name: str, ids: Mapping[str, UUID]) -> Any:
+        if name not in ids:
             return _Topic(error_code=UNKNOWN_TOPIC, name=name, topic_id=UUID(int=0), is_internal=False, partitions=[])
         partitions = [
             _Topic.MetadataResponsePartition(
@@ -146,7 +146,7 @@ class FakeBrokers:
             for (topic, partition), leader in sorted(self.leaders.items())
             if topic == name
         ]
-        return _Topic(error_code=0, name=name, topic_id=self.ids[name], is_internal=False, partitions=partitions)
+        return _Topic(error_code=0, name=name, topic_id=ids[name], is_internal=False, partitions=partitions)
 
     def _offsets(self, number: int, request: Any) -> Any:
         topics = [

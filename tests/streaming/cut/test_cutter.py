@@ -1,74 +1,24 @@
 """The source's part in the driver on a real broker: offsets, topics that come and go, shares, public cuts."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from cut_driver import Driver
 from kafka import KafkaAdminClient, KafkaProducer
 from spark_job import read_cuts
-from spark_shared import settings_for
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
-from totalorder.config import Settings
 from totalorder.errors import StateError
 from totalorder.streaming.cut import reading
 from totalorder.streaming.cut.cutter import Cutter
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.cut.ranges import ReadPlan
-from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.cut.verifying import present_ids
-from totalorder.streaming.handover import Handover
-from totalorder.streaming.record import DomainRecord, EventTopic
 
 pytestmark = pytest.mark.broker
 NewTopic = Callable[..., str]
 WAIT_S = 30.0
-
-
-class Driver:
-    """What the runner does for a source: topics, a record, a folder."""
-
-    def __init__(self, settings: Settings, admin: KafkaAdminClient) -> None:
-        self.settings, self.admin = settings, admin
-        own = settings.own_topics
-        admin.create_topics({name: {"num_partitions": 1} for name in (own.control, own.cuts)})
-        admin.wait_for_topics([own.control, own.cuts])
-        ids = self.ids([own.control, own.cuts, *settings.topics])
-        topics = [EventTopic(name=name, topic_id=ids[name]) for name in settings.topics]
-        self.record = DomainRecord.begin(settings, topics=topics, own_ids={own.control: ids[own.control]})
-        self.handover = Handover.make()
-        self.handover.tell(self.record)
-        self.cutters: list[Cutter] = []
-
-    def ids(self, names: list[str]) -> dict[str, str]:
-        return {topic["name"]: str(topic["topic_id"]) for topic in self.admin.describe_topics(names)}
-
-    def cutter(self) -> Cutter:
-        """As a new process of the source has it."""
-        self.cutters.append(Cutter(SourceSettings.of(self.settings, str(self.handover.folder))))
-        return self.cutters[-1]
-
-    def close(self) -> None:
-        for cutter in self.cutters:
-            cutter.close()
-        self.handover.remove()
-
-
-@pytest.fixture
-def drive(
-    broker: LocalBroker, kafka_admin: KafkaAdminClient, unique_name: Callable[[str], str], tmp_path: Path
-) -> Iterator[Callable[..., Driver]]:
-    made: list[Driver] = []
-
-    def start(topics: list[str], **more: object) -> Driver:
-        settings = settings_for(unique_name("cut"), broker.bootstrap_servers, tmp_path, topics=tuple(topics), **more)
-        made.append(Driver(settings, kafka_admin))
-        return made[-1]
-
-    yield start
-    for driver in made:
-        driver.close()
 
 
 @pytest.fixture(scope="module")

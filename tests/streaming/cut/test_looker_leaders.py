@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from cut_world import plan_of, whole
 from fake_brokers import API_VERSIONS, LIST_OFFSETS, METADATA, FakeBrokers
 from waiting import wait_until
 
@@ -16,6 +17,7 @@ from totalorder.errors import EnvironmentProblem, Error, StateError
 from totalorder.streaming.cut.ends import MOMENT_S, Look, Source
 from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.questions import Questions
+from totalorder.streaming.cut.verifying import present_ids
 
 ID = UUID(int=5)
 PATIENCE_MS = 300
@@ -280,3 +282,17 @@ def test_questions_go_to_leaders_and_to_those_that_answer(brokers: FakeBrokers) 
     with pytest.raises(Error, match="topic orders: TopicAuthorizationFailed"):
         asked.ends(wanted)
     asked.close()
+
+
+def test_an_id_counts_only_where_the_leaders_tell_it_too(brokers: FakeBrokers) -> None:
+    """A broker that lags behind still tells the old id, when the leader of the new topic has given its records."""
+    plan = plan_of(brokers.bootstrap_servers, [whole("orders", 1, 0, 9, topic_id=str(ID))])
+    assert present_ids(plan) == {"orders": str(ID)}
+    for stale in (0, 1):
+        brokers.stale[stale] = dict(brokers.ids)
+        brokers.ids["orders"] = UUID(int=6)
+        assert present_ids(plan) == {"orders": str(UUID(int=6))}
+        del brokers.ids["orders"]
+        assert present_ids(plan) == {"orders": None}
+        brokers.ids, brokers.stale = brokers.stale[stale], {}
+        assert present_ids(plan) == {"orders": str(ID)}

@@ -1,0 +1,87 @@
+"""What may happen to a log, or to those who read it, between any two steps of the source."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Producer
+from cut_driver import Driver
+from cut_world import World, chunks, plan_of, rows_of, whole
+from kafka import KafkaAdminClient
+from waiting import wait_until
+
+from totalorder.broker import LocalBroker
+from totalorder.errors import StateError
+from totalorder.streaming.cut import consumers
+from totalorder.streaming.cut.fast import FastReader
+from totalorder.streaming.cut.plain import PlainReader
+from totalorder.streaming.cut.records import Reader
+from totalorder.streaming.cut.verifying import present_ids
+
+pytestmark = pytest.mark.broker
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture(params=[PlainReader, FastReader])
+def reader(request: pytest.FixtureRequest, broker: LocalBroker) -> Iterator[Reader]:
+    made = request.param(consumers.client_settings(broker.bootstrap_servers, {}))
+    yield made
+    made.close()
+
+
+def test_what_is_read_ahead_keeps_its_names(reader: Reader, broker: LocalBroker, new_topic: NewTopic) -> None:
+    """Each plan counts names anew, and what was kept from the plan before was counted by that one."""
+    topic, count, step = new_topic("keys"), 6_000, 500
+    producer: Any = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for at in range(count):
+        producer.produce(topic, b"v", key=b"name-%d" % (at % 700), partition=0)
+    assert producer.flush(60) == 0
+    for begin in range(0, count, step):
+        plan = plan_of(broker.bootstrap_servers, [whole(topic, 0, begin, begin + step)], topic_by="key")
+        named = [(row.offset, row.name) for row in rows_of(chunks(plan, reader))]
+        assert named == [(at, f"name-{at % 700}") for at in range(begin, begin + step)]
+
+
+def test_a_range_is_read_again_from_before_what_was_read_ahead(
+    reader: Reader, broker: LocalBroker, new_topic: NewTopic
+) -> None:
+    topic, count = new_topic("again"), 30_000
+    producer: Any = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for at in range(count):
+        producer.produce(topic, b"%d" % at, partition=0)
+    assert producer.flush(60) == 0
+    for begin, end in [(0, 20_000), (0, 20_000), (20_000, 25_000), (10, 20_000), (0, 100), (100, 200), (5, 30_000)] * 3:
+        plan = plan_of(broker.bootstrap_servers, [whole(topic, 0, begin, end)])
+        assert [row.offset for row in rows_of(chunks(plan, reader))] == list(range(begin, end))
+
+
+def test_a_topic_that_is_made_again_is_told_though_its_records_are_all_aborted(
+    reader: Reader, broker: LocalBroker, new_topic: NewTopic, kafka_admin: KafkaAdminClient
+) -> None:
+    """Then nothing comes of the range, and what the former topic had there would be missing without a word."""
+    topic, world = new_topic("aborted"), World(broker.bootstrap_servers)
+    world.write("none", [((topic, 0), b"v", 1)] * 9, outcome="abort")
+    plan = plan_of(broker.bootstrap_servers, [whole(topic, 0, 0, 9, topic_id=str(UUID(int=1)))])
+    with pytest.raises(StateError, match=f"topic {topic} was deleted and created again"):
+        chunks(plan, reader, present_ids)
+
+
+def test_a_topic_that_is_deleted_while_a_backlog_is_divided(
+    drive: Callable[..., Driver], new_topic: NewTopic, kafka_admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = new_topic("divided")
+    driver = drive([topic])
+    World(driver.settings.bootstrap_servers).write("none", [((topic, 0), b"v", at) for at in range(50)])
+    cutter = driver.cutter()
+    begin, awaited = cutter.beginning(), cutter._awaited
+
+    def deleting(*given: Any) -> Any:
+        waiting = awaited(*given)
+        kafka_admin.delete_topics([topic])
+        wait_until(lambda: topic not in kafka_admin.list_topics(), "the topic is gone")
+        return waiting
+
+    monkeypatch.setattr(cutter, "_awaited", deleting)
+    with pytest.raises(StateError, match=f"topic {topic} was deleted while the job ran"):
+        cutter.end_after(begin, 3, 30.0)
