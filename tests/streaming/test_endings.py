@@ -113,5 +113,5 @@ def test_workers_that_are_slow_to_be_warmed_are_waited_for(
 
 def test_kafka_settings_that_the_reading_cannot_have_are_told_before_anything_starts(tmp_path: Path) -> None:
     given = make_settings(topics=("a",), checkpoint_dir=str(tmp_path), kafka={"ssl.truststore.location": "/trust.jks"})
-    with pytest.raises(SettingsError, match="truststore.type is JKS, and librdkafka reads"):
+    with pytest.raises(SettingsError, match=r"truststore\.type is JKS, and librdkafka reads"):
         Sequencer(given).start()
