@@ -87,9 +87,10 @@ def parts_ms(batches: Sequence[BatchTime]) -> dict[str, float]:
 
 
 def stages_and_tasks(spark: SparkSession, query: StreamingQuery) -> tuple[int, int]:
-    """Of the query's newest batch that Spark still knows."""
+    """Of the query's newest batch that Spark still knows; 0 and 0 for none."""
     tracker = spark.sparkContext.statusTracker()
-    job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(str(query.runId))))
+    known = tracker.getJobIdsForGroup(str(query.runId))
+    job = tracker.getJobInfo(max(known)) if known else None
     stages = [tracker.getStageInfo(stage) for stage in job.stageIds] if job is not None else []
     return len(stages), sum(stage.numTasks for stage in stages if stage is not None)
 
