@@ -15,12 +15,13 @@ from waiting import wait_until
 
 from totalorder.broker import LocalBroker
 from totalorder.errors import StateError
+from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut import consumers
 from totalorder.streaming.cut.ends import Look
-from totalorder.streaming.cut.fast import FastReader
+from totalorder.streaming.cut.fast import FastReader, _Held, _Run
 from totalorder.streaming.cut.offset import MAX_LOOKS, BatchEnd
 from totalorder.streaming.cut.plain import PlainReader
-from totalorder.streaming.cut.records import Reader
+from totalorder.streaming.cut.records import NONE, Names, Reader, Records
 from totalorder.streaming.cut.verifying import present_ids
 
 pytestmark = pytest.mark.broker
@@ -107,3 +108,18 @@ def test_looks_that_were_made_one_count_as_one_in_the_figures(
     assert 2_000 <= cutter.figures()["longest_ms"] < 10_000
     cutter._awaited(BatchEnd(cut=1, order=0, ends={0: (0,), 1: (count,)}), 0.0)
     assert 2_000 <= cutter.figures()["longest_ms"] < 10_000
+
+
+def test_values_of_control_records_count_for_what_may_be_kept(broker: LocalBroker, new_topic: NewTopic) -> None:
+    """A backlog of the largest requests, while what is wanted of another partition is late."""
+    reader, place = FastReader(consumers.client_settings(broker.bootstrap_servers, {})), (new_topic("control"), 0)
+    reader._client.start(*place, 0)
+    held = reader._held[place] = _Held("id", 0, 0, started=True)
+    column, count = np.zeros(1, dtype=np.int64), 0
+    while held.started:
+        records = Records(column + count, column, column, column + NONE, {0: b"x" * MAX_CONTROL_BYTES})
+        count += 1
+        assert count * MAX_CONTROL_BYTES < 20_000_000, "it is fetched further"
+        assert list(reader._took(_Run(place, records, count), {}, Names())) == []
+    assert len(held.kept) == count > 10
+    reader.close()
