@@ -27,7 +27,9 @@ MOST = 20_000
 BACKLOG = 1_000
 """Offsets behind a range from which on the partition is fetched further."""
 MAX_KEPT = 500_000
-"""Records that are kept for later ranges, all partitions together; one takes 32 bytes."""
+"""Records that are kept for later ranges, all partitions together."""
+_RECORD_BYTES = 32
+"""A control record's value counts as so many records as fill its room."""
 IDLE_S = 10.0
 """A reader that nobody asked for so long reads ahead no further."""
 SPARED_READS = 50
@@ -235,7 +237,9 @@ class FastReader:
             self._stop(run.place)
 
     def _kept(self) -> int:
-        return sum(len(records.offset) for held in self._held.values() for records, _ in held.kept)
+        parts = [records for held in self._held.values() for records, _ in held.kept]
+        values_bytes = sum(len(value) for records in parts for value in records.control.values())
+        return sum(len(records.offset) for records in parts) + values_bytes // _RECORD_BYTES
 
     def _poll(self, plan: ReadPlan, names: Names, missing: Mapping[Place, Range], wait_ms: int) -> list[_Run]:
         """Waits for messages of what is missing, and gives them back when they are read."""

@@ -21,8 +21,9 @@ _Told = ListOffsetsResponse.ListOffsetsTopicResponse
 
 
 class FakeBrokers:
-    """`leaders` has the number of the broker that leads a partition, `ends` and `epochs` what it tells of it. A broker
-    that has ids in `stale` tells those. A broker in `frozen` answers nothing. `mangle` may change an answer: it is
+    """`leaders` has the number of the broker that leads a partition, `ends` and `epochs` what it tells of it.
+
+    A broker that has ids in `stale` tells those, one in `frozen` answers nothing. `mangle` may change an answer: it is
     given the broker's number, the request's key and the answer's bytes, and returns bytes to send in their place, or
     None to hang up.
     """

@@ -1,9 +1,11 @@
 """What may happen to a log, or to those who read it, between any two steps of the source."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pytest
 from confluent_kafka import Producer
 from cut_driver import Driver
@@ -13,10 +15,13 @@ from waiting import wait_until
 
 from totalorder.broker import LocalBroker
 from totalorder.errors import StateError
+from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut import consumers
-from totalorder.streaming.cut.fast import FastReader
+from totalorder.streaming.cut.ends import Look
+from totalorder.streaming.cut.fast import FastReader, _Held, _Run
+from totalorder.streaming.cut.offset import MAX_LOOKS, BatchEnd
 from totalorder.streaming.cut.plain import PlainReader
-from totalorder.streaming.cut.records import Reader
+from totalorder.streaming.cut.records import NONE, Names, Reader, Records
 from totalorder.streaming.cut.verifying import present_ids
 
 pytestmark = pytest.mark.broker
@@ -85,3 +90,36 @@ def test_a_topic_that_is_deleted_while_a_backlog_is_divided(
     monkeypatch.setattr(cutter, "_awaited", deleting)
     with pytest.raises(StateError, match=f"topic {topic} was deleted while the job ran"):
         cutter.end_after(begin, 3, 30.0)
+
+
+def test_looks_that_were_made_one_count_as_one_in_the_figures(
+    drive: Callable[..., Driver], new_topic: NewTopic
+) -> None:
+    """A batch that takes long: the promise that the figures give must be that of its slices."""
+    driver = drive([new_topic("long")])
+    cutter = driver.cutter()
+    begin = cutter.beginning()
+    cutter.end_after(begin, 1000, 0.0)
+    cutter._looker.stop()
+    began_s, count = time.monotonic(), 2 * MAX_LOOKS + 2
+    for at in range(count):
+        ends, asked_s = np.array([0, at + 1]), began_s + at
+        cutter._on_look(Look(sources=(), ends=ends, began_s=asked_s, ended_s=asked_s + 0.5, silent=frozenset()))
+    assert 2_000 <= cutter.figures()["longest_ms"] < 10_000
+    cutter._awaited(BatchEnd(cut=1, order=0, ends={0: (0,), 1: (count,)}), 0.0)
+    assert 2_000 <= cutter.figures()["longest_ms"] < 10_000
+
+
+def test_values_of_control_records_count_for_what_may_be_kept(broker: LocalBroker, new_topic: NewTopic) -> None:
+    """A backlog of the largest requests, while what is wanted of another partition is late."""
+    reader, place = FastReader(consumers.client_settings(broker.bootstrap_servers, {})), (new_topic("control"), 0)
+    reader._client.start(*place, 0)
+    held = reader._held[place] = _Held("id", 0, 0, started=True)
+    column, count = np.zeros(1, dtype=np.int64), 0
+    while held.started:
+        records = Records(column + count, column, column, column + NONE, {0: b"x" * MAX_CONTROL_BYTES})
+        count += 1
+        assert count * MAX_CONTROL_BYTES < 20_000_000, "it is fetched further"
+        assert list(reader._took(_Run(place, records, count), {}, Names())) == []
+    assert len(held.kept) == count > 10
+    reader.close()

@@ -402,7 +402,8 @@ def test_gaps_of_compaction(kind: Kind, own_broker: LocalBroker, unique_name: An
     def offsets() -> list[int]:
         return [row.offset for row in rows_of(chunks(plan, reader))]
 
-    wait_until(lambda: len(offsets()) < count // 2, "the log is compacted", bound_s=60)
+    # All but the last segment, of 230 records: as long as another one is left, the log may change while it is read.
+    wait_until(lambda: len(offsets()) < 300, "the log is compacted", bound_s=60)
     kept = offsets()
     assert kept[-1] == count - 1
     gap = next(at for at in range(count) if at not in kept)
