@@ -8,7 +8,7 @@ was all of the topic that the domain admitted.
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from totalorder.streaming.handover import Handover
 from totalorder.streaming.record import EventTopic
 
 _MINUTE_S = 60.0
+_HEARD_S, _ASK_AGAIN_S = 1.0, 0.1
 _SHARED_FROM = 20_000
 """Events: fewer are read by one task, whatever the settings say."""
 
@@ -120,12 +121,17 @@ class Cutter:
         return [number_of[name] for name in self._record.orders[-1] if name in number_of]
 
     def _admitted(self) -> dict[str, Topic]:
-        """What Kafka has of the topics now; StateError where one is not the one that was admitted."""
-        found = self._questions.topics([topic.name for topic in self._topics])
-        for topic in self._topics:
-            present = found.get(topic.name)
-            if present is None or present.topic_id != topic.topic_id:
-                raise _changed(topic, present)
+        """What Kafka has of the topics now; StateError where one is not the one that was admitted.
+
+        A broker may not have heard yet of a topic that was made a moment ago: others are asked for a while.
+        """
+        names = [topic.name for topic in self._topics]
+        found, until_s = self._questions.topics(names), time.monotonic() + _HEARD_S
+        while (changed := _first_changed(self._topics, found)) is not None:
+            if time.monotonic() > until_s:
+                raise _changed(changed, found.get(changed.name))
+            time.sleep(_ASK_AGAIN_S)
+            found = self._questions.cluster(names).topics
         return found
 
     # --- looks --------------------------------------------------------------------------------------------------------
@@ -318,6 +324,14 @@ def _divided(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
         shares[least].append(ranges[at])
         loads[least] += sizes[at]
     return shares
+
+
+def _first_changed(topics: Sequence[EventTopic], found: Mapping[str, Topic]) -> EventTopic | None:
+    for topic in topics:
+        present = found.get(topic.name)
+        if present is None or present.topic_id != topic.topic_id:
+            return topic
+    return None
 
 
 def _changed(topic: EventTopic, present: Topic | None) -> StateError:
