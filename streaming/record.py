@@ -120,7 +120,7 @@ class DomainRecord:
                     own_ids={str(name): str(topic_id) for name, topic_id in content["own_ids"].items()},
                     topics=tuple(_topic(*topic) for topic in content["topics"]),
                     orders=tuple(tuple(str(name) for name in order) for order in content["orders"]),
-                    claim=None if content["claim"] is None else int(content["claim"]),
+                    claim=None if content.get("claim") is None else int(content["claim"]),
                 )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(

@@ -46,7 +46,7 @@ class Unreachable:
 def test_what_fails_at_the_end_does_not_hide_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("totalorder.sinks.runner.Topics", Unreachable)
     job = Lineage(LineageSettings(tables=str(tmp_path), domain="nowhere"))
-    with capture_logs() as said, pytest.raises(PreflightFailed, match=r"has no topic nowhere\.grants"):
+    with capture_logs() as said, pytest.raises(PreflightFailed, match=r"has no topic nowhere\.cuts, nowhere\.grants"):
         job.start()
     assert [(line["event"], line["error"]) for line in said] == [("while stopping", "[Errno 111] Connection refused")]
     Lineage(LineageSettings(tables=str(tmp_path), domain="nowhere")).stop()

@@ -57,7 +57,9 @@ def run(
     ] = None,
     topic_order: Annotated[
         str | None,
-        typer.Option("--topic-order", metavar="NAME,…", help="Event topics; the earlier comes first in a tie."),
+        typer.Option(
+            "--topic-order", metavar="NAME,…", help="Event topics; the earlier comes first in a tie.  [default: none]"
+        ),
     ] = None,
     checkpoint_dir: Annotated[
         str | None,
