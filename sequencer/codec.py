@@ -346,20 +346,28 @@ def _joined(parts: list[StampRows]) -> StampRows:
     return StampRows(**columns, entry_start=np.concatenate([*starts, shifts[-1:]]).astype(np.int64))
 
 
+def unpacked(value: bytes) -> tuple[bytes, memoryview]:
+    """The directory, JSON, and the columns behind it of a record's value; ValueError where either has more bytes than
+    it may have, before they are read.
+    """
+    with pa.CompressedInputStream(pa.BufferReader(value), "zstd") as stream:
+        raw = memoryview(stream.read(MAX_RAW_PART_BYTES + 1))
+    if len(raw) > MAX_RAW_PART_BYTES:
+        raise ValueError(f"more than {MAX_RAW_PART_BYTES} bytes when unpacked")
+    (length,) = _LENGTH.unpack_from(raw)
+    if length > MAX_DIRECTORY_BYTES:
+        raise ValueError(f"its directory has more than {MAX_DIRECTORY_BYTES} bytes")
+    end = _LENGTH.size + length
+    return bytes(raw[_LENGTH.size : end]), raw[end:]
+
+
 def decode_part(value: bytes | None) -> StampedBatch:
     """Reads one part as a batch of its own; WireError for anything that the encoder cannot have written."""
     if value is None:
         raise WireError("a record of stamps has no value", remedy=_FOREIGN)
     try:
-        with pa.CompressedInputStream(pa.BufferReader(value), "zstd") as stream:
-            raw = memoryview(stream.read(MAX_RAW_PART_BYTES + 1))
-        if len(raw) > MAX_RAW_PART_BYTES:
-            raise ValueError(f"more than {MAX_RAW_PART_BYTES} bytes when unpacked")
-        (length,) = _LENGTH.unpack_from(raw)
-        if length > MAX_DIRECTORY_BYTES:
-            raise ValueError(f"its directory has more than {MAX_DIRECTORY_BYTES} bytes")
-        head, planes = raw[_LENGTH.size : _LENGTH.size + length], raw[_LENGTH.size + length :]
-        return _decode_rows(planes, json.loads(bytes(head)))
+        head, planes = unpacked(value)
+        return _decode_rows(planes, json.loads(head))
     except _UNREADABLE as error:
         raise WireError(f"a record of stamps cannot be read: {error!r}", remedy=_FOREIGN) from None
 

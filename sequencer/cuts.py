@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from totalorder.errors import Contradiction, EventsLost, LimitExceeded, SettingsError, WireError
-from totalorder.sequencer.codec import WireRecord
+from totalorder.sequencer.codec import WireRecord, unpacked
 from totalorder.sequencer.limits import (
     MAX_CUT_ADVANCES,
     MAX_CUT_SLICES,
@@ -525,19 +525,13 @@ def _readable() -> Iterator[None]:
 
 
 def _unpack(value: bytes) -> tuple[_Head, list[Ints]]:
-    with pa.CompressedInputStream(pa.BufferReader(value), "zstd") as stream:
-        raw = memoryview(stream.read(MAX_RAW_PART_BYTES + 1))
-    if len(raw) > MAX_RAW_PART_BYTES:
-        raise ValueError(f"more than {MAX_RAW_PART_BYTES} bytes when unpacked")
-    (length,) = _LENGTH.unpack_from(raw)
-    if length > MAX_DIRECTORY_BYTES:
-        raise ValueError(f"its head has more than {MAX_DIRECTORY_BYTES} bytes")
-    head = _Head(*json.loads(bytes(raw[_LENGTH.size : _LENGTH.size + length])))
+    text, planes = unpacked(value)
+    head = _Head(*json.loads(text))
     for name, most in (("slices", MAX_CUT_SLICES), ("advances", MAX_CUT_ADVANCES), ("sources", MAX_CUT_SOURCES)):
         size = getattr(head, name)
         if type(size) is not int or not 0 <= size <= most:
             raise ValueError(f"{size!r} {name}")
-    return head, _columns(head, raw[_LENGTH.size + length :])
+    return head, _columns(head, planes)
 
 
 def _columns(head: _Head, planes: memoryview) -> list[Ints]:

@@ -203,11 +203,6 @@ class Ends:
         self._in_trouble = bool(lacking.any())
         return lacking
 
-    @property
-    def in_trouble(self) -> bool:
-        """Whether something was lacking when it was judged last."""
-        return self._in_trouble
-
     # --- ids ----------------------------------------------------------------------------------------------------------
 
     def confirm(self, gone: Sequence[int], asked_s: float) -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from totalorder.errors import Contradiction, EventsLost, LimitExceeded, WireError
-from totalorder.sequencer import cuts as module
 from totalorder.sequencer.codec import WireRecord
 from totalorder.sequencer.cuts import KEY_EVERY, Cut, CutEncoder, CutsAssembler, CutSource, SlicePart, encode_cut
 from totalorder.sequencer.limits import MAX_CUT_ADVANCES, MAX_CUT_SLICES, MAX_PARTITION_NUMBER
@@ -371,7 +370,7 @@ def test_nothing_may_stand_behind_the_columns() -> None:
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_RAW_PART_BYTES", 1_000_000)
+    monkeypatch.setattr("totalorder.sequencer.codec.MAX_RAW_PART_BYTES", 1_000_000)
     record = key(ONE)
     with pytest.raises(WireError, match="more than 1000000 bytes when unpacked"):
         CutsAssembler(domain="d").add(pa.compress(b"\0" * 2_000_000, codec="zstd", asbytes=True), headers(record))
