@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from totalorder.sequencer.stamps import KafkaTopic
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -25,6 +27,8 @@ class Row(NamedTuple):
     """The value, of control records only."""
     slice: int = 0
     """The number of its slice within the batch."""
+    topic_id: str = ""
+    """Kafka's id of the topic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,7 @@ class Batch:
     time_ms: int
     cut: int
     topic_order: tuple[str, ...]
-    kafka_topics: tuple[str, ...]
+    kafka_topics: tuple[KafkaTopic, ...]
     topics: tuple[str, ...]
     kafka_topic: Ints
     partition: Ints
@@ -74,9 +78,9 @@ class Batch:
     def of(cls, time_ms: int, rows: Iterable[Row], *, cut: int = 1, topic_order: tuple[str, ...] = ()) -> "Batch":
         """Builds a batch from rows; without more said, the first cut's, with one slice and no order of topics."""
         listed = list(rows)
-        kafka_topics = tuple(dict.fromkeys(row.kafka_topic for row in listed))
+        kafka_topics = tuple(dict.fromkeys(KafkaTopic(row.kafka_topic, row.topic_id) for row in listed))
         topics = tuple(dict.fromkeys(row.topic for row in listed if row.control is None and row.topic))
-        kafka_code = {name: code for code, name in enumerate(kafka_topics)}
+        kafka_code = {topic: code for code, topic in enumerate(kafka_topics)}
         topic_code = {name: code for code, name in enumerate(topics)}
 
         def column(values: Iterable[int]) -> Ints:
@@ -88,7 +92,7 @@ class Batch:
             topic_order=topic_order,
             kafka_topics=kafka_topics,
             topics=topics,
-            kafka_topic=column(kafka_code[row.kafka_topic] for row in listed),
+            kafka_topic=column(kafka_code[KafkaTopic(row.kafka_topic, row.topic_id)] for row in listed),
             partition=column(row.partition for row in listed),
             offset=column(row.offset for row in listed),
             timestamp_ms=column(row.timestamp_ms for row in listed),

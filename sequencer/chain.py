@@ -1,7 +1,6 @@
 """One stamps partition as a subscriber sees it: the digest chain, what is complete, and what is still owed."""
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from totalorder.errors import Contradiction, EventsLost
@@ -43,8 +42,9 @@ class StampsPartition:
     complete_g: int = 0
     complete_batch: int = 0
     """Nothing is owed of any batch before, and this one's rows are taken."""
-    frontier: Mapping[Source, int] = field(default_factory=dict)
-    """`next_offsets` of the last released batch."""
+    frontier: dict[Source, int] = field(default_factory=dict)
+    """The next offsets of event partitions at the end of the last released batch, as far as batches that were released
+    here have told them."""
     repeated: int = 0
     _marks: deque[BatchMark] = field(default_factory=deque)
     _done: tuple[int, str] = (0, "")
@@ -141,7 +141,8 @@ class StampsPartition:
 
     def complete(self, batch: StampedBatch) -> None:
         """All rows of a released batch are taken: the frontier moves."""
-        self.complete_g, self.complete_batch, self.frontier = batch.g, batch.batch, batch.next_offsets
+        self.complete_g, self.complete_batch = batch.g, batch.batch
+        self.frontier |= batch.next_offsets
 
     def resume_mark(self) -> StampsMark:
         """Where a later process must read on: the oldest batch with a row that is not acknowledged."""

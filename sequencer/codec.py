@@ -2,8 +2,9 @@
 
 The value is a zstd frame around a directory in JSON and columns of integers as byte planes (planes.py, docs/adr/0010).
 Rows are sorted by topic, then π. Columns hold differences wherever those are smaller: see `_to_columns`. n is not
-written, it follows from the directory's `base` (LC of each topic id before its first use in the part). Digests cover
-the decoded content, so that a replay may be cut or compressed differently and still be the same batch.
+written, it follows from the directory's `base` (LC of each topic id before its first use in the part). The event
+partitions that the batch advances stand in columns of their own in front, equal in all its parts. Digests cover the
+decoded content, so that a replay may be cut or compressed differently and still be the same batch.
 """
 
 import json
@@ -19,9 +20,11 @@ import pyarrow as pa
 from totalorder.errors import LimitExceeded, WireError
 from totalorder.sequencer.limits import (
     MAX_BATCH_BYTES,
+    MAX_CUT_SOURCES,
     MAX_DIRECTORY_BYTES,
     MAX_ENTRIES_PER_RECORD,
     MAX_PART_BYTES,
+    MAX_PARTITION_NUMBER,
     MAX_PARTS,
     MAX_RAW_PART_BYTES,
     MAX_ROW_BYTES,
@@ -31,10 +34,10 @@ from totalorder.sequencer.limits import (
 )
 from totalorder.sequencer.numbering import differences, present, sorted_order, spans
 from totalorder.sequencer.planes import from_planes, to_planes, width_of
-from totalorder.sequencer.stamps import DIGEST_BYTES, StampedBatch, StampRows
+from totalorder.sequencer.stamps import DIGEST_BYTES, KafkaTopic, Source, StampedBatch, StampRows
 
 Ints = npt.NDArray[np.int64]
-VERSION = 3
+VERSION = 4
 KIND = "stamps"
 _LEVEL, _LEVEL_OF_SMALL, _SMALL = 3, 6, 1 << 14
 """zstd's levels, and the bytes of what is small. Level 6 packs by 3 % better; encoding many events would take a third
@@ -46,6 +49,7 @@ _RANGE = range(1 << 63)
 _ROW_BYTES, _ENTRY_BYTES = 57, 16
 """What the columns of StampRows take."""
 _ENTRY_COLUMNS = ("entry_topic", "entry_n")
+_SOURCE_COLUMNS = ("source_topic", "source_partition", "end")
 _UNREADABLE = (
     *(pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
     *(struct.error, RecursionError, OverflowError),  # cut short, JSON too deep, numbers too large
@@ -150,6 +154,7 @@ def _encode_rows(stamped: StampedBatch, start: int, end: int) -> bytes:
     largest = max(int(rows.topic.max(initial=0)), int(rows.entry_topic.max(initial=0)))
     used = present(rows.topic, rows.entry_topic, size=largest + 1)
     columns, base = _to_columns(rows, used)
+    columns = _sources_columns(stamped) | columns
     widths = [width_of(column) for column in columns.values()]
     directory = _directory(stamped, rows, used, base) | {"widths": widths}
     head = json.dumps(directory, separators=(",", ":")).encode()
@@ -194,6 +199,21 @@ def _to_columns(rows: StampRows, used: Ints) -> tuple[dict[str, Ints], Ints]:
     return columns, base
 
 
+def _sources_columns(stamped: StampedBatch) -> dict[str, Ints]:
+    """`source_topic` and `source_partition` are the differences to the source before, of the topic's place among the
+    directory's Kafka topics and of the partition's number.
+    """
+    place = {topic: at for at, topic in enumerate(_kafka_topics(stamped))}
+    topic = np.array([place[source.kafka_topic] for source in stamped.sources], dtype=np.int64)
+    partition = np.array([source.partition for source in stamped.sources], dtype=np.int64)
+    ends = np.array(stamped.ends, dtype=np.int64)
+    return dict(zip(_SOURCE_COLUMNS, (differences(topic, 0), differences(partition, 0), ends), strict=True))
+
+
+def _kafka_topics(stamped: StampedBatch) -> list[KafkaTopic]:
+    return list(dict.fromkeys(source.kafka_topic for source in stamped.sources))
+
+
 def _mentions(place: Ints, entry_start: Ints, g: Ints, topics: int) -> tuple[Ints, Ints]:
     """The entries sorted by (topic, g), and where in that order each topic's first one is."""
     by_g = np.argsort(g, kind="stable")
@@ -204,8 +224,8 @@ def _mentions(place: Ints, entry_start: Ints, g: Ints, topics: int) -> tuple[Int
 
 def _directory(stamped: StampedBatch, rows: StampRows, used: Ints, base: Ints) -> dict[str, Any]:
     return {name: getattr(stamped, name) for name in _SCALARS} | {
-        "next_offsets": sorted([*source, offset] for source, offset in stamped.next_offsets.items()),
-        "sources": stamped.sources,
+        "kafka_topics": _kafka_topics(stamped),
+        "sources": len(stamped.sources),
         "ids": differences(used, 0).tolist(),
         "names": [stamped.names[topic] for topic in used.tolist()],
         "base": base.tolist(),
@@ -330,7 +350,7 @@ class StampsAssembler:
 def _frame(part: StampedBatch) -> tuple[object, ...]:
     """What all parts of a batch have in common: the last one's stands for all, and the digest covers it."""
     scalars = tuple(getattr(part, name) for name in _SCALARS)
-    return (*scalars, part.sources, sorted(part.next_offsets.items()))
+    return (*scalars, part.sources, part.ends)
 
 
 def _joined(parts: list[StampRows]) -> StampRows:
@@ -376,34 +396,32 @@ def _decode_rows(planes: memoryview, directory: Mapping[str, Any]) -> StampedBat
     used, base = np.cumsum(_numbers(directory["ids"])), _numbers(directory["base"])
     if len(used) != len(base) or (differences(used, -1) <= 0).any():
         raise ValueError("the directory is not in order")
-    rows = _from_columns(_columns(planes, directory), directory["first"], used, base)
-    sources = tuple((_typed(topic, str), _typed(partition, int)) for topic, partition in directory["sources"])
+    columns = _columns(planes, directory)
+    rows = _from_columns(columns, directory["first"], used, base)
+    sources = _sources(columns, directory["kafka_topics"])
     if len(rows) and not (rows.source.min() >= 0 and rows.source.max() < len(sources)):
         raise ValueError("a source is not in the directory")
     if not 0 <= directory["partition"] < directory["partitions"] <= MAX_STAMPS_PARTITIONS:
         raise ValueError("partition numbers are out of range")
     if len(directory["digest"]) != 2 * DIGEST_BYTES:
         raise ValueError("the digest is cut short")
-    next_offsets = {
-        (_typed(topic, str), _typed(partition, int)): _typed(offset, int)
-        for topic, partition, offset in directory["next_offsets"]
-    }
     names = [_typed(name, str) for name in directory["names"]]
     return StampedBatch(
         **{name: _typed(directory[name], kind) for name, kind in _SCALARS.items()},
-        next_offsets=next_offsets,
-        names=dict(zip(used.tolist(), names, strict=True)),
         sources=sources,
+        ends=tuple(columns["end"].tolist()),
+        names=dict(zip(used.tolist(), names, strict=True)),
         rows=rows,
     )
 
 
 def _columns(planes: memoryview, directory: Mapping[str, Any]) -> dict[str, Ints]:
     """The columns as they were written, each of its full length."""
-    rows, entries = _typed(directory["rows"], int), _typed(directory["entries"], int)
-    if not 0 <= rows <= MAX_ROWS_PER_RECORD or not 0 <= entries <= MAX_ENTRIES_PER_RECORD:
-        raise ValueError("too many rows or entries")
-    counts = dict.fromkeys(_ROW_COLUMNS, rows) | dict.fromkeys(_ENTRY_COLUMNS, entries)
+    rows, entries, sources = (_typed(directory[name], int) for name in ("rows", "entries", "sources"))
+    if rows > MAX_ROWS_PER_RECORD or entries > MAX_ENTRIES_PER_RECORD or sources > MAX_CUT_SOURCES:
+        raise ValueError("too many rows, entries or sources")
+    counts = dict.fromkeys(_SOURCE_COLUMNS, sources)
+    counts |= dict.fromkeys(_ROW_COLUMNS, rows) | dict.fromkeys(_ENTRY_COLUMNS, entries)
     found = {}
     for (name, count), width in zip(counts.items(), directory["widths"], strict=True):
         found[name], planes = from_planes(planes, count, _typed(width, int))
@@ -411,6 +429,21 @@ def _columns(planes: memoryview, directory: Mapping[str, Any]) -> dict[str, Ints
     if len(planes) or (lengths < 0).any() or lengths.sum() != entries:
         raise ValueError("the columns do not fit each other")
     return found
+
+
+def _sources(columns: Mapping[str, Ints], kafka_topics: Any) -> tuple[Source, ...]:
+    """Undoes `_sources_columns`."""
+    topics = [(_typed(name, str), _typed(topic_id, str)) for name, topic_id in kafka_topics]
+    place = _checked(np.cumsum(columns["source_topic"]), len(topics))
+    partition = np.cumsum(columns["source_partition"])
+    if len(partition) and not (partition.min() >= 0 and partition.max() <= MAX_PARTITION_NUMBER):
+        raise ValueError("the number of a partition is out of range")
+    if columns["end"].min(initial=0) < 0:
+        raise ValueError("a partition ends below 0")
+    sources = tuple(Source(*topics[at], part) for at, part in zip(place.tolist(), partition.tolist(), strict=True))
+    if len(set(sources)) < len(sources):
+        raise ValueError("an event partition is there twice")
+    return sources
 
 
 def _from_columns(columns: Mapping[str, Ints], first: Sequence[int], used: Ints, base: Ints) -> StampRows:

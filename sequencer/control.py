@@ -12,14 +12,19 @@ from typing import Any
 from totalorder.errors import WireError
 from totalorder.sequencer.limits import (
     MAX_CONTROL_BYTES,
+    MAX_KAFKA_TOPIC_CHARS,
     MAX_LEASE_S,
+    MAX_PARTITION_NUMBER,
     MAX_STAMPS_PARTITIONS,
+    MAX_TOPIC_ID_CHARS,
     MAX_TOPICS_PER_SUBSCRIPTION,
 )
 from totalorder.sequencer.names import valid_id, valid_nonce, valid_topic
 from totalorder.sequencer.stamps import Source
 
 VERSION = 1
+"""Of requests and claims."""
+ANSWER_VERSION = 2
 _MAX_LONG = 2**63 - 1
 
 
@@ -67,7 +72,22 @@ class Renew:
     nonce: str
 
 
-Request = Subscribe | Unsubscribe | Renew
+@dataclass(frozen=True, kw_only=True)
+class Retire:
+    """Asks that nothing more of the Kafka topic with this name and id be stamped from the record's position in π on.
+
+    Written by `totalorder topics retire`, and by the job for a topic that Kafka has no longer. `seen` says by partition
+    how far the job has seen the topic go: what is not stamped below that is lost. `id` is the sender's, as is `nonce`.
+    """
+
+    id: str
+    nonce: str
+    topic: str
+    topic_id: str
+    seen: Mapping[int, int]
+
+
+Request = Subscribe | Unsubscribe | Renew | Retire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +176,23 @@ class Repeated:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Retired:
+    """Nothing of a Kafka topic is stamped behind `g`. `lost` has, by partition, the first offset that was not stamped,
+    and the offset to before which the job has seen the topic go; partitions of which nothing is lost are not there.
+    """
+
+    id: str
+    nonce: str
+    g: int
+    offset: int
+    topic: str
+    topic_id: str
+    lost: Mapping[int, tuple[int, int]]
+    batch: int
+    incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rejection:
     """A control record was refused; id and nonce are empty when they could not be read.
 
@@ -172,12 +209,13 @@ class Rejection:
     incarnation: int
 
 
-Answer = Grant | Ended | Renewed | Repeated | Rejection
+Answer = Grant | Ended | Renewed | Repeated | Retired | Rejection
 _ANSWER_KINDS: dict[str, type[Any]] = {
     "grant": Grant,
     "ended": Ended,
     "renewed": Renewed,
     "repeated": Repeated,
+    "retired": Retired,
     "rejection": Rejection,
 }
 _CLAIM = "claim"
@@ -187,22 +225,16 @@ _REQUEST_KEYS = {
     "subscribe": {"v", "kind", "id", "generation", "nonce", "topics", "lease_s", "stamps_ends"},
     "unsubscribe": {"v", "kind", "id", "generation", "nonce"},
     "renew": {"v", "kind", "id", "generation", "nonce"},
+    "retire": {"v", "kind", "id", "nonce", "topic", "topic_id", "seen"},
 }
 
 
 def encode_request(request: Request) -> bytes:
     """JSON form of a request, the value of a control record."""
-    record: dict[str, Any] = {
-        "v": VERSION,
-        "kind": type(request).__name__.lower(),
-        "id": request.id,
-        "generation": request.generation,
-        "nonce": request.nonce,
-    }
-    if isinstance(request, Subscribe):
-        record["topics"] = list(request.topics)
-        record["lease_s"] = request.lease_s
-        record["stamps_ends"] = {str(partition): end for partition, end in request.stamps_ends.items()}
+    record: dict[str, Any] = {"v": VERSION, "kind": type(request).__name__.lower(), **vars(request)}
+    for name in ("stamps_ends", "seen"):
+        if name in record:
+            record[name] = {str(partition): end for partition, end in record[name].items()}
     return _ENCODER.encode(record).encode()
 
 
@@ -278,6 +310,14 @@ def _parse_fields(record: Mapping[str, Any], id_: str | None, nonce: str | None)
         raise BadRequest("id is not 1 to 128 of the characters A-Z a-z 0-9 . _ : @ -")
     if nonce is None:
         raise BadRequest("nonce is not 1 to 64 of the characters A-Z a-z 0-9 . _ : @ -")
+    if kind == "retire":
+        return Retire(
+            id=id_,
+            nonce=nonce,
+            topic=_kafka_text(record, "topic", MAX_KAFKA_TOPIC_CHARS),
+            topic_id=_kafka_text(record, "topic_id", MAX_TOPIC_ID_CHARS),
+            seen=_ends("seen", record["seen"], MAX_PARTITION_NUMBER),
+        )
     generation = _integer(record, "generation", 1, _MAX_LONG)
     if kind == "subscribe":
         return Subscribe(
@@ -286,7 +326,7 @@ def _parse_fields(record: Mapping[str, Any], id_: str | None, nonce: str | None)
             nonce=nonce,
             topics=_topics(record["topics"]),
             lease_s=_integer(record, "lease_s", 0, MAX_LEASE_S),
-            stamps_ends=_ends(record["stamps_ends"]),
+            stamps_ends=_ends("stamps_ends", record["stamps_ends"], MAX_STAMPS_PARTITIONS),
         )
     return (Unsubscribe if kind == "unsubscribe" else Renew)(id=id_, generation=generation, nonce=nonce)
 
@@ -311,14 +351,22 @@ def _topics(value: object) -> tuple[str, ...]:
     return tuple(sorted(value))
 
 
-def _ends(value: object) -> dict[int, int]:
-    if not isinstance(value, dict) or len(value) > MAX_STAMPS_PARTITIONS:
-        raise BadRequest("stamps_ends is not an object of partition numbers and offsets")
+def _kafka_text(record: Mapping[str, Any], name: str, most: int) -> str:
+    value = record[name]
+    if not isinstance(value, str) or not 0 < len(value) <= most or not value.isascii() or not value.isprintable():
+        raise BadRequest(f"{name} {_short(value)} is not text of 1 to {most} characters of ASCII")
+    return value
+
+
+def _ends(name: str, value: object, most: int) -> dict[int, int]:
+    odd = BadRequest(f"{name} is not an object of partition numbers and offsets")
+    if not isinstance(value, dict) or len(value) > most:
+        raise odd
     ends: dict[int, int] = {}
     for partition, end in value.items():
         small = partition.isascii() and partition.isdigit() and str(int(partition[:9])) == partition
         if not small or type(end) is not int or not 0 <= end <= _MAX_LONG:
-            raise BadRequest("stamps_ends is not an object of partition numbers and offsets")
+            raise odd
         ends[int(partition)] = end
     return ends
 
@@ -334,15 +382,19 @@ def answer_key(answer: Answer) -> bytes:
         return answer.id.encode()
     if isinstance(answer, Renewed):
         return f"renew/{answer.id}".encode()
+    if isinstance(answer, Retired):
+        return f"retired/{answer.topic}/{answer.topic_id}".encode()
     return f"reject/{answer.offset}".encode()
 
 
 def encode_answer(answer: Answer) -> bytes:
     """JSON form of an answer, the value of a record on grants; equal answers have equal bytes."""
-    record = {"v": VERSION, "kind": type(answer).__name__.lower(), **vars(answer)}
+    record = {"v": ANSWER_VERSION, "kind": type(answer).__name__.lower(), **vars(answer)}
     if isinstance(answer, Grant):
         record["next_offsets"] = sorted([*source, offset] for source, offset in answer.next_offsets.items())
         record["stamps_ends"] = {str(partition): end for partition, end in answer.stamps_ends.items()}
+    if isinstance(answer, Retired):
+        record["lost"] = {str(partition): offsets for partition, offsets in answer.lost.items()}
     return _ENCODER.encode(record).encode()
 
 
@@ -353,12 +405,14 @@ def decode_answer(value: bytes) -> Answer:
         version, kind = record.pop("v"), record.pop("kind")
     except (ValueError, KeyError, AttributeError, TypeError):
         raise WireError("a record on grants is not an answer", remedy=_FOREIGN) from None
-    if version != VERSION:
+    if version != ANSWER_VERSION:
         raise WireError(f"an answer on grants has version {version!r}", remedy="Update totalorder on this side")
     try:
         shape = _ANSWER_KINDS[kind]
         if kind == "grant":
             _read_grant(record)
+        if kind == "retired":
+            record["lost"] = {int(part): _lost(*offsets) for part, offsets in record["lost"].items()}
         _check_types(record)
         answer: Answer = shape(**record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -372,7 +426,7 @@ _FOREIGN = "Only the sequencer may write there; look for another writer and rest
 def _read_grant(record: dict[str, Any]) -> None:
     record["topics"] = tuple(record["topics"])
     record["former"] = tuple(record["former"])
-    record["next_offsets"] = {(topic, partition): offset for topic, partition, offset in record["next_offsets"]}
+    record["next_offsets"] = {Source(*source): offset for *source, offset in record["next_offsets"]}
     record["stamps_ends"] = {int(partition): end for partition, end in record["stamps_ends"].items()}
     clock = record["clock"]
     if clock.keys() != {*record["topics"], *record["former"]}:
@@ -381,13 +435,21 @@ def _read_grant(record: dict[str, Any]) -> None:
         raise ValueError("ids are missing")
 
 
+def _lost(first: object, end: object) -> tuple[int, int]:
+    if type(first) is not int or type(end) is not int or not 0 <= first < end:
+        raise ValueError("what is lost is no range of offsets")
+    return first, end
+
+
 def _check_types(record: Mapping[str, Any]) -> None:
     for name in ("g", "offset", "generation", "batch", "incarnation"):
-        if type(record[name]) is not int:
+        if name in record and type(record[name]) is not int:
             raise ValueError(f"{name} is not an integer")
-    for name in ("id", "nonce"):
-        if not isinstance(record[name], str):
+    for name in ("id", "nonce", "topic", "topic_id"):
+        if name in record and not isinstance(record[name], str):
             raise ValueError(f"{name} is not text")
+    if any(not isinstance(text, str) for source in record.get("next_offsets", ()) for text in source[:2]):
+        raise ValueError("an event partition has no name or no id")
     for name in ("clock", "ids", "next_offsets", "stamps_ends"):
         counts: Iterable[object] = record[name].values() if name in record else ()
         if any(type(count) is not int or count < 0 for count in counts):

@@ -39,6 +39,7 @@ from totalorder.sequencer.limits import (
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.numbering import differences
 from totalorder.sequencer.planes import from_planes, to_planes, width_of
+from totalorder.sequencer.stamps import Source
 
 Ints = npt.NDArray[np.int64]
 VERSION = 1
@@ -58,19 +59,11 @@ _FOREIGN = "Only the sequencer may write there; look for another writer and rest
 _TWO_WRITERS = "Two sequencers write to this domain, or a checkpoint was replaced: stop one, begin a new domain"
 
 
-class CutSource(NamedTuple):
-    """An event partition: the Kafka topic of this name and Kafka's id, so that one created anew is another source."""
-
-    topic: str
-    topic_id: str
-    partition: int
-
-
 class SlicePart(NamedTuple):
     """The offsets from `begin` to before `end` of a source belong to slice number `slice` of a cut."""
 
     slice: int
-    source: CutSource
+    source: Source
     begin: int
     end: int
 
@@ -89,7 +82,7 @@ class Cut:
     domain: str
     incarnation: int
     cut: int
-    sources: tuple[CutSource, ...]
+    sources: tuple[Source, ...]
     begins: Ints
     slice_start: Ints
     place: Ints
@@ -132,7 +125,7 @@ class Cut:
         domain: str,
         incarnation: int,
         cut: int,
-        sources: Sequence[CutSource],
+        sources: Sequence[Source],
         begins: Sequence[int],
         ends: Sequence[int],
         looks: Iterable[Iterable[tuple[int, int]]],
@@ -257,7 +250,7 @@ def _check(table: bytes, cut: int, offsets: Ints) -> str:
 
 
 @lru_cache(maxsize=4)
-def _table(domain: str, sources: tuple[CutSource, ...], topic_order: tuple[str, ...]) -> bytes:
+def _table(domain: str, sources: tuple[Source, ...], topic_order: tuple[str, ...]) -> bytes:
     """A digest of what a cut that is no key cut has from the one before. ValueError for what cannot be.
 
     Kept, since it is the same in nearly all cuts, and a thousand sources take a millisecond.
@@ -551,7 +544,7 @@ def _key_cut(head: _Head, columns: Sequence[Ints]) -> Cut:
     topic, partition, begins, *advances = columns
     places = zip(np.cumsum(topic).tolist(), np.cumsum(partition).tolist(), strict=True)
     topics = {at: (name, topic_id) for at, (name, topic_id) in enumerate(map(_list, _list(head.topics)))}
-    sources = tuple(CutSource(*topics[at], number) for at, number in places)
+    sources = tuple(Source(*topics[at], number) for at, number in places)
     cut = _cut(head, advances, sources, begins, tuple(_list(head.topic_order)))
     if cut.begin_check != head.check:
         raise ValueError("the check is that of another beginning")
@@ -565,7 +558,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _cut(
-    head: _Head, advances: Sequence[Ints], sources: tuple[CutSource, ...], begins: Ints, topic_order: tuple[str, ...]
+    head: _Head, advances: Sequence[Ints], sources: tuple[Source, ...], begins: Ints, topic_order: tuple[str, ...]
 ) -> Cut:
     lengths, steps, count = advances
     if lengths.min(initial=0) < 0 or lengths.max(initial=0) > len(steps) or lengths.sum() != len(steps):

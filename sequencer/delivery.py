@@ -433,7 +433,7 @@ class Delivery:
         """Begins to read the event partitions of topics that join, from the exact cut at the switch."""
         names = {switch.topics[topic] for topic in joined}
         for source, offset in switch.next_offsets.items():
-            if self._topic_by == "topic" and source[0] not in names:
+            if self._topic_by == "topic" and source.topic not in names:
                 continue
             state = self._sources.get(source)
             if state is None:
@@ -524,7 +524,7 @@ class Delivery:
                 part.stop()
                 self._effects.append(StopStamps(partition=number))
         if self._topic_by == "topic":
-            for source in [source for source in self._sources if source[0] not in self._ids]:
+            for source in [source for source in self._sources if source.topic not in self._ids]:
                 del self._sources[source]
                 self._unready.discard(source)
                 self._effects.append(StopEvents(source=source))
@@ -544,7 +544,7 @@ class Delivery:
         if self._topic_by == "topic":
             pending = [switch.topics for switch in (*self._passed, *self._switches)]
             names = {name for topics in (acked.topics, *pending) for name in topics.values()}
-            acked.sources = {source: offset for source, offset in acked.sources.items() if source[0] in names}
+            acked.sources = {source: offset for source, offset in acked.sources.items() if source.topic in names}
 
     def _name(self, topics: Mapping[int, str]) -> None:
         self._names.update(topics)
@@ -860,4 +860,4 @@ class Delivery:
 
 
 def _place(source: Source, offset: int) -> str:
-    return f"{source[0]}[{source[1]}]@{offset}"
+    return f"{source.topic}[{source.partition}]@{offset}"

@@ -12,6 +12,7 @@ from totalorder.sequencer import groups
 from totalorder.sequencer.groups import Counts, GroupChange
 from totalorder.sequencer.limits import MAX_TOPICS_PER_DOMAIN
 from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.sequencer.state import NO_RENEWALS, Cold, Renewals, State, Subscription
 
 Ints = npt.NDArray[np.int64]
@@ -40,6 +41,7 @@ class Draft:
         cold = state.cold
         self.config = cold.config
         self.kafka_topics, self.ranks = cold.kafka_topics, cold.ranks
+        self.retired = cold.retired
         self.sources, self.source_ids = cold.sources, cold.source_ids
         self.topics: Sequence[str] = cold.topics
         self.topic_ids: Mapping[str, int] = cold.topic_ids
@@ -68,6 +70,7 @@ class Draft:
         cold = replace(
             self._before.cold,
             kafka_topics=self.kafka_topics,
+            retired=self.retired,
             sources=self.sources,
             topics=tuple(self.topics),
             subscriptions=self.subscriptions,
@@ -75,13 +78,19 @@ class Draft:
         )
         return cold, renewed
 
-    def number_kafka_topics(self, names: Iterable[str]) -> None:
-        """Ranks for event topics seen first; within a batch in byte order of name, since rows have no order."""
-        fresh = tuple(sorted({name for name in names if name not in self.ranks}, key=str.encode))
+    def number_kafka_topics(self, topics: Iterable[KafkaTopic]) -> None:
+        """Ranks for event topics seen first; within a batch in byte order of name and id, since rows have no order."""
+        fresh = tuple(sorted({topic for topic in topics if topic not in self.ranks}, key=_in_bytes))
         if fresh:
             self.changed = True
             self.kafka_topics += fresh
-            self.ranks = {name: rank for rank, name in enumerate(self.kafka_topics)}
+            self.ranks = {topic: rank for rank, topic in enumerate(self.kafka_topics)}
+
+    def retire(self, topic: KafkaTopic) -> None:
+        """From here on nothing more of the topic, which has a rank, is stamped."""
+        if self.ranks[topic] not in self.retired:
+            self.changed = True
+            self.retired |= {self.ranks[topic]}
 
     def number_sources(self, sources: Iterable[tuple[int, int]]) -> None:
         """Indexes for event partitions (rank, partition) seen for the first time."""
@@ -181,10 +190,10 @@ class Draft:
         """Whether this shard stamps a topic."""
         return self.partition_of[topic] % self.config.shards == self.config.shard
 
-    def source(self, index: int) -> tuple[str, int]:
-        """The event partition (Kafka topic, partition) of an index."""
+    def source(self, index: int) -> Source:
+        """The event partition of an index."""
         rank, partition = self.sources[index]
-        return self.kafka_topics[rank], partition
+        return Source(*self.kafka_topics[rank], partition)
 
     def _own(self) -> _Copies:
         """The draft's own copies of the tables, made at the first change."""
@@ -201,3 +210,7 @@ class Draft:
             self.subscriptions, self.counts, self._members = own.subscriptions, own.counts, dict(self._members)
         self.changed = True
         return self._copies
+
+
+def _in_bytes(topic: KafkaTopic) -> tuple[bytes, str]:
+    return topic.name.encode(), topic.topic_id

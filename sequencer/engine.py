@@ -15,11 +15,11 @@ from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.control import Answer, claim_in
 from totalorder.sequencer.draft import Draft
 from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.numbering import numbered, present
+from totalorder.sequencer.numbering import present
 from totalorder.sequencer.order import SliceFalls, pi_order
 from totalorder.sequencer.registry import Registry
 from totalorder.sequencer.stamper import Stamper
-from totalorder.sequencer.stamps import Source, StampedBatch, StampRows, first_digest
+from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch, StampRows, first_digest
 from totalorder.sequencer.state import NO_RENEWALS, Cold, EngineConfig, Hot, State
 
 Ints = npt.NDArray[np.int64]
@@ -33,14 +33,18 @@ class Effects:
 
     `answers` go to grants, in order, and come from shard 0 alone; `stamps` hold one StampedBatch for each stamps
     partition of the shard. `unroutable` lists the events (Kafka topic, partition, offset) whose pub/sub topic could not
-    be told: they take no position and nobody is owed them. `cold_changed` says that the cold state must be written too.
+    be told: they take no position and nobody is owed them; nor any of the `late` ones, whose Kafka topics were retired
+    before them. `retired` are those that this batch retired. `cold_changed` says that the cold state must be written
+    too.
     """
 
     stamps: tuple[StampedBatch, ...] = ()
     answers: tuple[Answer, ...] = ()
     unroutable: tuple[tuple[str, int, int], ...] = ()
+    retired: tuple[KafkaTopic, ...] = ()
     cold_changed: bool = False
     events: int = 0
+    late: int = 0
     controls: int = 0
 
 
@@ -63,7 +67,15 @@ def initial_state(config: EngineConfig) -> State:
     )
     return State(
         hot=hot,
-        cold=Cold(config=config, kafka_topics=(), sources=(), topics=(), subscriptions={}, counts={}),
+        cold=Cold(
+            config=config,
+            kafka_topics=(),
+            retired=frozenset(),
+            sources=(),
+            topics=(),
+            subscriptions={},
+            counts={},
+        ),
     )
 
 
@@ -94,7 +106,9 @@ class _Run:
         self.source = _number_sources(draft, batch)
         draft.number_topics(batch.topics)
         self.topic = np.array([draft.topic_ids[name] for name in batch.topics] + [-1], dtype=np.int64)[batch.topic]
-        self.next_offsets = _first_offsets(state.hot.next_offsets, draft, starts)
+        self.begins = _first_offsets(state.hot.next_offsets, draft, starts)
+        self.next_offsets = self.begins.copy()
+        self.late = 0
         self.stamper = Stamper(state.hot, draft)
         self.registry = Registry(
             draft,
@@ -111,7 +125,7 @@ class _Run:
         seen = self.batch.offset[events] < self.next_offsets[self.source[events]]
         if seen.any():
             row = np.flatnonzero(events)[np.flatnonzero(seen)[0]]
-            topic, partition = self.draft.source(int(self.source[row]))
+            topic, _, partition = self.draft.source(int(self.source[row]))
             raise StateError(
                 f"offset {self.batch.offset[row]} of {topic}[{partition}] comes a second time; "
                 f"{self.next_offsets[self.source[row]]} was to be next",
@@ -153,6 +167,8 @@ class _Run:
             ) from None
 
     def _events(self, rows: Ints) -> None:
+        if self.draft.retired:
+            rows = self._without_late(rows)
         if len(rows) == 0:
             return
         batch = self.batch
@@ -162,13 +178,22 @@ class _Run:
         # π never inverts the offsets of a partition, and of several values for one place the last one stays.
         self.next_offsets[self.source[rows]] = batch.offset[rows] + 1
 
+    def _without_late(self, rows: Ints) -> Ints:
+        rank = np.array([rank for rank, _ in self.draft.sources], dtype=np.int64)
+        is_late = np.isin(rank[self.source[rows]], list(self.draft.retired))
+        self.late += int(is_late.sum())
+        return rows[~is_late]
+
     def finish(self) -> tuple[State, Effects]:
         """The state after the batch, and what is to be written."""
         batch, stamper = self.batch, self.stamper
         cold, renewed = self.draft.finish()
         events = self.source >= 0
         lost = np.flatnonzero(events & (self.topic < 0))
+        if self.draft.retired:
+            lost = self._without_late(lost)
         np.maximum.at(self.next_offsets, self.source[lost], batch.offset[lost] + 1)
+        advanced = np.flatnonzero(self.next_offsets != self.begins)
         frontier = StampedBatch(
             domain=cold.config.domain,
             partition=0,
@@ -180,15 +205,15 @@ class _Run:
             min_subscriptions=cold.config.min_subscriptions,
             g=stamper.g,
             control_g=self.registry.control_g,
-            next_offsets={self.draft.source(i): int(offset) for i, offset in enumerate(self.next_offsets)},
+            sources=tuple(self.draft.source(index) for index in advanced.tolist()),
+            ends=tuple(self.next_offsets[advanced].tolist()),
             names={},
-            sources=(),
             rows=StampRows.empty(),
             previous_digest="",
         )
         rows = stamper.rows()
         stamps = tuple(
-            self._stamped(frontier, partition, rows.get(partition, frontier.rows), cold)
+            self._stamped(frontier, advanced, partition, rows.get(partition, frontier.rows), cold)
             for partition in cold.config.own_partitions()
         )
         hot = Hot(
@@ -209,27 +234,29 @@ class _Run:
             answers=tuple(self.registry.answers) if cold.config.shard == 0 else (),
             unroutable=tuple(self._coordinates(int(row)) for row in lost),
             cold_changed=cold is not self.before.cold,
-            events=int(events.sum()) - len(lost),
+            retired=tuple(self.draft.kafka_topics[rank] for rank in sorted(cold.retired - self.before.cold.retired)),
+            events=int(events.sum()) - len(lost) - self.late,
+            late=self.late,
             controls=len(batch.control),
         )
         return State(hot=hot, cold=cold), effects
 
-    def _stamped(self, frontier: StampedBatch, partition: int, rows: StampRows, cold: Cold) -> StampedBatch:
-        used, source = numbered(rows.source, size=len(self.draft.sources))
+    def _stamped(
+        self, frontier: StampedBatch, advanced: Ints, partition: int, rows: StampRows, cold: Cold
+    ) -> StampedBatch:
         ids = present(rows.topic, rows.entry_topic, size=len(cold.topics)).tolist()
         return replace(
             frontier,
             partition=partition,
             names={topic: cold.topics[topic] for topic in ids},
-            sources=tuple(self.draft.source(index) for index in used.tolist()),
-            rows=replace(rows, source=source),
+            rows=replace(rows, source=np.searchsorted(advanced, rows.source)),
             previous_digest=self.before.hot.digests[partition],
         ).sealed()
 
     def _coordinates(self, row: int) -> tuple[str, int, int]:
         batch = self.batch
         return (
-            batch.kafka_topics[int(batch.kafka_topic[row])],
+            batch.kafka_topics[int(batch.kafka_topic[row])].name,
             int(batch.partition[row]),
             int(batch.offset[row]),
         )
@@ -237,23 +264,23 @@ class _Run:
 
 def _ranks(draft: Draft, batch: Batch) -> Ints:
     """Rank of each row's Kafka topic; -1 for control, which goes before events of the same slice and τ."""
-    return np.array([draft.ranks.get(name, -1) for name in batch.kafka_topics], dtype=np.int64)[batch.kafka_topic]
+    return np.array([draft.ranks.get(topic, -1) for topic in batch.kafka_topics], dtype=np.int64)[batch.kafka_topic]
 
 
 def _precedences(draft: Draft, batch: Batch) -> Ints:
     """Place of each row's Kafka topic in `topic_order`, its length for a topic that is not there; -1 for control."""
     place = {name: at for at, name in enumerate(batch.topic_order)}
-    of_topic = [place.get(name, len(place)) if name in draft.ranks else -1 for name in batch.kafka_topics]
+    of_topic = [place.get(topic.name, len(place)) if topic in draft.ranks else -1 for topic in batch.kafka_topics]
     return np.array(of_topic, dtype=np.int64)[batch.kafka_topic]
 
 
 def _number_sources(draft: Draft, batch: Batch) -> Ints:
     """Index of each row's event partition, -1 for control records; numbers what is seen for the first time."""
     control = DomainTopics(domain=draft.config.domain).control
-    draft.number_kafka_topics(name for name in batch.kafka_topics if name != control)
+    draft.number_kafka_topics(topic for topic in batch.kafka_topics if topic.name != control)
     width = int(batch.partition.max()) + 1
     pairs, of_row = np.unique(batch.kafka_topic * width + batch.partition, return_inverse=True)
-    ranks = [draft.ranks.get(name, -1) for name in batch.kafka_topics]
+    ranks = [draft.ranks.get(topic, -1) for topic in batch.kafka_topics]
     sources = [(ranks[pair // width], pair % width) for pair in pairs.tolist()]
     draft.number_sources(source for source in sources if source[0] >= 0)
     index = np.array([draft.source_ids.get(source, -1) for source in sources], dtype=np.int64)

@@ -32,6 +32,8 @@ stamps, or 100,000 (the default of max_events_per_batch) with an entry for each 
 MAX_RECEIPTS_PER_RECORD = 100_000
 MAX_CUT_SOURCES = 100_000
 """Event partitions of a domain, as far as one cut may name them."""
+MAX_KAFKA_TOPICS = 100_000
+"""Event topics of a domain, those that were retired too."""
 MAX_CUT_SLICES = 1 << 16
 """Looks within a batch, and one for what came behind the last."""
 MAX_CUT_ADVANCES = 1_000_000

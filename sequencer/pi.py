@@ -14,11 +14,11 @@ import numpy.typing as npt
 from totalorder.errors import Contradiction
 from totalorder.sequencer.cuts import Cut
 from totalorder.sequencer.order import pi_order
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
 
 Ints = npt.NDArray[np.int64]
-Place = tuple[str, int, int]
-"""Where an event is: Kafka topic, partition, offset."""
+Place = tuple[Source, int]
+"""Where an event is: its partition and offset."""
 _OTHERS = "Two sequencers write to this domain, or stamps are not the sequencer's: look for another writer"
 
 
@@ -33,15 +33,15 @@ class Records:
     timestamp_ms: Ints
 
 
-def ranked(ranks: Mapping[str, int], stamped: StampedBatch) -> dict[str, int]:
+def ranked(ranks: Mapping[KafkaTopic, int], stamped: StampedBatch) -> dict[KafkaTopic, int]:
     """The ranks of Kafka topics once a batch is stamped, from those before it; the domain's first batch begins with
-    none. New ones are numbered in byte order.
+    none. New ones are numbered in byte order of name and id.
     """
-    new = {topic for topic, _ in stamped.next_offsets} - ranks.keys()
+    new = {source.kafka_topic for source in stamped.sources} - ranks.keys()
     return {**ranks, **{topic: len(ranks) + at for at, topic in enumerate(sorted(new))}}
 
 
-def order_of(cut: Cut, records: Records, *, time_ms: int, ranks: Mapping[str, int]) -> Ints:
+def order_of(cut: Cut, records: Records, *, time_ms: int, ranks: Mapping[KafkaTopic, int]) -> Ints:
     """Row numbers of the records of one batch in π. `time_ms` is the batch's, `ranks` are those after the batch.
 
     Contradiction for a record that the cut does not have, or a topic that has no rank.
@@ -50,13 +50,15 @@ def order_of(cut: Cut, records: Records, *, time_ms: int, ranks: Mapping[str, in
     outside = np.flatnonzero(slices < 0)
     if len(outside):
         raise _outside(cut, _place(cut, records, int(outside[0])))
-    used = {cut.sources[at].topic for at in np.unique(records.source).tolist()}
+    used = {cut.sources[at].kafka_topic for at in np.unique(records.source).tolist()}
     if unknown := sorted(used - ranks.keys()):
-        raise Contradiction(f"stamps know nothing of {unknown[0]}, and cut {cut.cut} has records of it", remedy=_OTHERS)
+        raise Contradiction(
+            f"stamps know nothing of {unknown[0].name}, and cut {cut.cut} has records of it", remedy=_OTHERS
+        )
     places = {topic: at for at, topic in enumerate(cut.topic_order)}
     return pi_order(
         slice_=slices,
-        rank=np.array([ranks.get(source.topic, -1) for source in cut.sources])[records.source],
+        rank=np.array([ranks.get(source.kafka_topic, -1) for source in cut.sources])[records.source],
         precedence=np.array([places.get(source.topic, len(places)) for source in cut.sources])[records.source],
         partition=np.array([source.partition for source in cut.sources])[records.source],
         offset=records.offset,
@@ -66,7 +68,7 @@ def order_of(cut: Cut, records: Records, *, time_ms: int, ranks: Mapping[str, in
 
 
 def misplaced(
-    cut: Cut, records: Records, batch: Sequence[StampedBatch], ranks: Mapping[str, int]
+    cut: Cut, records: Records, batch: Sequence[StampedBatch], ranks: Mapping[KafkaTopic, int]
 ) -> tuple[Place, Place] | None:
     """Two events of which stamps put the second first; None where g ascends along π in the whole batch.
 
@@ -88,17 +90,16 @@ def misplaced(
 
 
 def _place(cut: Cut, records: Records, row: int) -> Place:
-    source = cut.sources[int(records.source[row])]
-    return source.topic, source.partition, int(records.offset[row])
+    return cut.sources[int(records.source[row])], int(records.offset[row])
 
 
 def _stamps(batch: Iterable[StampedBatch]) -> Iterable[tuple[Place, int]]:
     for one in batch:
         rows = zip(one.rows.source.tolist(), one.rows.offset.tolist(), one.rows.g.tolist(), strict=True)
         for source, offset, g in rows:
-            yield (*one.sources[source], offset), g
+            yield (one.sources[source], offset), g
 
 
 def _outside(cut: Cut, place: Place) -> Contradiction:
-    topic, partition, offset = place
+    (topic, _, partition), offset = place
     return Contradiction(f"{topic}[{partition}]@{offset} is no record of cut {cut.cut}", remedy=_OTHERS)

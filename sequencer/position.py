@@ -12,7 +12,7 @@ from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.switches import Link
 
-VERSION = 2
+VERSION = 3
 
 
 _partition = lru_cache(maxsize=100_000)(stamps_partition)
@@ -175,7 +175,10 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         topics={_integer(topic): _text(name) for topic, name, _ in record["topics"]},
         clock={topic: _integer(n) for topic, _, n in record["topics"]},
         pending=tuple(pending),
-        sources={(_text(topic), _integer(part)): _integer(offset) for topic, part, offset in record["sources"]},
+        sources={
+            Source(_text(topic), _text(topic_id), _integer(part)): _integer(offset)
+            for topic, topic_id, part, offset in record["sources"]
+        },
         stamps={
             _integer(part): StampsMark(offset=_integer(offset), batch=_integer(batch), digest=_text(digest))
             for part, offset, batch, digest in record["stamps"]

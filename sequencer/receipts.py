@@ -22,13 +22,14 @@ from totalorder.sequencer.limits import (
     MAX_RAW_PART_BYTES,
     MAX_RECEIPTS_PER_RECORD,
     MAX_TIME_MS,
+    MAX_TOPIC_ID_CHARS,
 )
 from totalorder.sequencer.names import DomainTopics, valid_id, valid_nonce, valid_topic
 from totalorder.sequencer.numbering import differences
 from totalorder.sequencer.stamps import Source
 
 Ints = npt.NDArray[np.int64]
-VERSION = 1
+VERSION = 2
 KIND = "receipts"
 HEADERS = (("kind", KIND.encode()), ("version", str(VERSION).encode()))
 _METADATA = b"totalorder"
@@ -82,7 +83,7 @@ class Receipts:
             raise ValueError(f"id {self.id!r} or nonce {self.nonce!r} is not usable")
         if not all(valid_topic(name) for name in self.topics):
             raise ValueError("a name in topics cannot name a topic")
-        if not all(valid_topic(name) and _is_partition(number) for name, number in self.sources):
+        if not all(_is_source(source) for source in self.sources):
             raise ValueError("a source is no event partition")
         if any(getattr(self, name).shape != (len(self),) for name in _SCHEMA.names):
             raise ValueError("the columns differ in length")
@@ -97,8 +98,9 @@ class Receipts:
             raise ValueError("sequence does not rise, or generation falls")
 
 
-def _is_partition(number: object) -> bool:
-    return type(number) is int and 0 <= number <= MAX_PARTITION_NUMBER
+def _is_source(source: Source) -> bool:
+    is_partition = type(source.partition) is int and 0 <= source.partition <= MAX_PARTITION_NUMBER
+    return is_partition and valid_topic(source.topic) and len(source.topic_id) <= MAX_TOPIC_ID_CHARS
 
 
 def _check_within(name: str, column: Ints, least: int, most: int | None = None) -> None:
@@ -236,7 +238,7 @@ def _decode_rows(record: pa.RecordBatch, directory: Any) -> Receipts:
         id=_text(directory["id"]),
         nonce=_text(directory["nonce"]),
         topics=tuple(_text(name) for name in directory["topics"]),
-        sources=tuple((_text(name), number) for name, number in directory["sources"]),
+        sources=tuple(Source(_text(name), _text(topic_id), part) for name, topic_id, part in directory["sources"]),
         generation=np.cumsum(columns["generation"]),
         sequence=np.cumsum(columns["sequence"]),
         topic=topic,

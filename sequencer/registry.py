@@ -16,15 +16,16 @@ from totalorder.sequencer.control import (
     Renew,
     Renewed,
     Repeated,
-    Request,
+    Retire,
+    Retired,
     Subscribe,
     Unsubscribe,
     parse_request,
 )
 from totalorder.sequencer.draft import Draft
-from totalorder.sequencer.limits import MAX_SUBSCRIPTIONS
+from totalorder.sequencer.limits import MAX_KAFKA_TOPICS, MAX_SUBSCRIPTIONS
 from totalorder.sequencer.stamper import Stamper
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.sequencer.state import Subscription
 
 Ints = npt.NDArray[np.int64]
@@ -76,7 +77,11 @@ class Registry:
     def handle(self, value: bytes, offset: int, next_offsets: Ints) -> None:
         """Applies the control record at `offset` at the next position of π."""
         try:
-            self._apply(parse_request(value), offset, next_offsets)
+            request = parse_request(value)
+            if isinstance(request, Retire):
+                self._retire(request, offset, next_offsets)
+            else:
+                self._apply(request, offset, next_offsets)
         except BadRequest as bad:
             held = self.draft.subscriptions.get(bad.id or "", _NEVER)
             answer = Rejection(
@@ -90,7 +95,35 @@ class Registry:
             )
             self.answers.append(answer)
 
-    def _apply(self, request: Request, offset: int, next_offsets: Ints) -> None:
+    def _retire(self, request: Retire, offset: int, next_offsets: Ints) -> None:
+        """Again for one that is retired already, which changes nothing."""
+        topic = KafkaTopic(request.topic, request.topic_id)
+        if topic not in self.draft.ranks and len(self.draft.kafka_topics) >= MAX_KAFKA_TOPICS:
+            reason = f"the domain has {MAX_KAFKA_TOPICS} Kafka topics, its limit"
+            raise BadRequest(reason, id=request.id, nonce=request.nonce)
+        self.draft.number_kafka_topics([topic])
+        seen = dict(request.seen)
+        next_of = {source.partition: offset for source, offset in self._known(next_offsets) if source[:2] == topic}
+        begun = {source.partition: offset for source, offset in self._starts.items() if source[:2] == topic}
+        first = {partition: next_of.get(partition, begun.get(partition, 0)) for partition in seen}
+        self.draft.retire(topic)
+        answer = Retired(
+            id=request.id,
+            nonce=request.nonce,
+            g=self._position(),
+            offset=offset,
+            topic=request.topic,
+            topic_id=request.topic_id,
+            lost={part: (first[part], end) for part, end in sorted(seen.items()) if end > first[part]},
+            **self._stem(),
+        )
+        self.answers.append(answer)
+
+    def _known(self, next_offsets: Ints) -> Iterable[tuple[Source, int]]:
+        """The event partitions that were seen, with their next offsets."""
+        return ((self.draft.source(index), offset) for index, offset in enumerate(next_offsets.tolist()))
+
+    def _apply(self, request: Subscribe | Unsubscribe | Renew, offset: int, next_offsets: Ints) -> None:
         held = self.draft.subscriptions.get(request.id, _NEVER)
         if isinstance(request, Renew):
             self._renew(request, held, offset)
@@ -188,11 +221,14 @@ class Registry:
 
     def _bounds(self, topics: tuple[str, ...], next_offsets: Ints) -> dict[Source, int]:
         """Lower bounds of the next offsets of the event partitions that can hold the topics' events."""
-        seen = {self.draft.source(index): int(offset) for index, offset in enumerate(next_offsets)}
-        bounds = {**self._starts, **seen}
-        if self.draft.config.topic_by == "topic":
-            return {source: offset for source, offset in bounds.items() if source[0] in topics}
-        return bounds
+        bounds = {**self._starts, **dict(self._known(next_offsets))}
+        retired = {self.draft.kafka_topics[rank] for rank in self.draft.retired}
+        by_topic = self.draft.config.topic_by == "topic"
+        return {
+            source: offset
+            for source, offset in bounds.items()
+            if source.kafka_topic not in retired and (not by_topic or source.topic in topics)
+        }
 
     def _clock(self, topics: Iterable[int]) -> dict[str, int]:
         return {self.draft.topics[topic]: int(self._stamper.clocks[topic]) for topic in topics}
@@ -205,9 +241,9 @@ class Registry:
         return {"batch": self._batch, "incarnation": self.draft.config.incarnation}
 
 
-def _who(request: Request) -> _Who:
+def _who(request: Subscribe | Unsubscribe | Renew) -> _Who:
     return {"id": request.id, "generation": request.generation, "nonce": request.nonce}
 
 
-def _bad(request: Request, reason: str) -> BadRequest:
+def _bad(request: Subscribe | Unsubscribe | Renew, reason: str) -> BadRequest:
     return BadRequest(reason, id=request.id, nonce=request.nonce)

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,11 +17,29 @@ import numpy.typing as npt
 from totalorder.sequencer.numbering import spans
 
 Ints = npt.NDArray[np.int64]
-Source = tuple[str, int]
-"""An event partition: (Kafka topic, partition)."""
 DIGEST_BYTES = 16
 _AT_ONCE = 1 << 14
 """Rows and entries that are made plain values together."""
+
+
+class KafkaTopic(NamedTuple):
+    """A Kafka topic by name and Kafka's id: one that is deleted and created again is another topic."""
+
+    name: str
+    topic_id: str
+
+
+class Source(NamedTuple):
+    """An event partition: of the Kafka topic with this name and this id."""
+
+    topic: str
+    topic_id: str
+    partition: int
+
+    @property
+    def kafka_topic(self) -> KafkaTopic:
+        """The topic that it is a partition of."""
+        return KafkaTopic(self.topic, self.topic_id)
 
 
 class Stamp(NamedTuple):
@@ -141,14 +160,21 @@ class StampedBatch:
     """Last position of π in this batch."""
     control_g: int
     """Position of the last answer on grants at or before `g`; 0 when there was none: the frontier of grants."""
-    next_offsets: Mapping[Source, int]
-    """Last offset seen + 1 of every event partition, at the batch's end."""
+    sources: tuple[Source, ...]
+    """The event partitions that the batch advances, in the order in which the domain has first seen them; the same in
+    all stamps partitions."""
+    ends: tuple[int, ...]
+    """Of each of `sources`: last offset seen + 1, at the batch's end."""
     names: Mapping[int, str]
     """Names of every topic id used in `rows`."""
-    sources: tuple[Source, ...]
     rows: StampRows
     previous_digest: str
     digest: str = field(default="")
+
+    @property
+    def next_offsets(self) -> dict[Source, int]:
+        """Last offset seen + 1, at the batch's end, of the event partitions that the batch advances."""
+        return dict(zip(self.sources, self.ends, strict=True))
 
     def sealed(self) -> "StampedBatch":
         """The same with its digest filled in."""
@@ -167,9 +193,8 @@ class StampedBatch:
             "min_subscriptions": self.min_subscriptions,
             "g": self.g,
             "control_g": self.control_g,
-            "next_offsets": sorted([*source, offset] for source, offset in self.next_offsets.items()),
+            "sources": _digest_of(self.sources, self.ends),
             "names": sorted(self.names.items()),
-            "sources": self.sources,
             "previous": self.previous_digest,
             "sizes": [len(self.rows), len(self.rows.entry_topic)],
         }
@@ -181,6 +206,13 @@ class StampedBatch:
         for column in (rows.entry_start, rows.entry_topic, rows.entry_n):
             digest.update(np.ascontiguousarray(column, dtype="<i8").tobytes())
         return digest.hexdigest()
+
+
+@lru_cache(maxsize=4)
+def _digest_of(sources: tuple[Source, ...], ends: tuple[int, ...]) -> str:
+    """Kept, since all stamps partitions of a batch have the same."""
+    text = json.dumps([sources, ends], separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
 def first_digest(domain: str, partition: int, identity: str) -> str:

@@ -18,9 +18,10 @@ from totalorder.sequencer.groups import Counts
 from totalorder.sequencer.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.packing import pack, unpack
+from totalorder.sequencer.stamps import KafkaTopic
 
 Ints = npt.NDArray[np.int64]
-VERSION = 2
+VERSION = 3
 NEVER = np.iinfo(np.int64).max
 """The expiry of what does not expire."""
 _HOT_MAGIC, _COLD_MAGIC = b"TOhs", b"TOcs"
@@ -112,8 +113,10 @@ class Cold:
     """Names and subscriptions (the same in all shards) and the co-subscription counts of the shard's topics."""
 
     config: EngineConfig
-    kafka_topics: tuple[str, ...]
-    """Rank → event topic's name; numbered at first sight, kept for ever."""
+    kafka_topics: tuple[KafkaTopic, ...]
+    """Rank → event topic; numbered at first sight, kept for ever."""
+    retired: frozenset[int]
+    """Ranks of topics of which nothing more is stamped."""
     sources: tuple[tuple[int, int], ...]
     """(rank, partition), numbered at first sight."""
     topics: tuple[str, ...]
@@ -127,9 +130,9 @@ class Cold:
         return {name: index for index, name in enumerate(self.topics)}
 
     @cached_property
-    def ranks(self) -> dict[str, int]:
-        """Event topic's name → rank."""
-        return {name: rank for rank, name in enumerate(self.kafka_topics)}
+    def ranks(self) -> dict[KafkaTopic, int]:
+        """Event topic → rank."""
+        return {topic: rank for rank, topic in enumerate(self.kafka_topics)}
 
     @cached_property
     def source_ids(self) -> dict[tuple[int, int], int]:
@@ -229,6 +232,7 @@ def encode_cold(cold: Cold) -> bytes:
     header = {
         "config": {name: getattr(cold.config, name) for name in EngineConfig.__dataclass_fields__},
         "kafka_topics": cold.kafka_topics,
+        "retired": sorted(cold.retired),
         "sources": cold.sources,
         "topics": cold.topics,
         "subscriptions": [[id_, *cold.subscriptions[id_]] for id_ in cold.ids],
@@ -268,7 +272,8 @@ def decode_cold(data: bytes) -> Cold:
         subscriptions[id_] = Subscription(generation, nonce, tuple(topics), lease_ms, expires_ms, g, lapsed)
     return Cold(
         config=EngineConfig(**header["config"]),
-        kafka_topics=tuple(header["kafka_topics"]),
+        kafka_topics=tuple(KafkaTopic(*topic) for topic in header["kafka_topics"]),
+        retired=frozenset(header["retired"]),
         sources=tuple((rank, partition) for rank, partition in header["sources"]),
         topics=tuple(header["topics"]),
         subscriptions=subscriptions,

@@ -92,7 +92,7 @@ def offsets_at(record: DomainRecord, end: BatchEnd) -> dict[Source, int]:
     """
     topics = record.numbered()
     return {
-        (topics[number].name, partition): offset
+        Source(topics[number].name, topics[number].topic_id, partition): offset
         for number, offsets in end.ends.items()
         for partition, offset in enumerate(offsets)
     }

@@ -2,7 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -11,7 +11,7 @@ from totalorder.errors import StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import EngineConfig
 
-VERSION = 4
+VERSION = 5
 FIRST_INCARNATION = 1
 CONTROL = 0
 """The number of the control topic; event topics count from 1."""
@@ -22,12 +22,13 @@ FIXED = ("domain", "stamps_partitions", "shards", "min_subscriptions", "topic_by
 @dataclass(frozen=True, kw_only=True)
 class EventTopic:
     """A Kafka topic whose events the domain orders: its name, Kafka's id of it, and the offset at which each partition
-    begins that does not begin at 0.
+    begins that does not begin at 0. One that is `retired` is not read any more, not even for a batch that was planned.
     """
 
     name: str
     topic_id: str
     starts: Mapping[int, int] = field(default_factory=dict)
+    retired: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,15 @@ class DomainRecord:
         more = (EventTopic(name=name, topic_id=topic_id) for name, topic_id in sorted(topic_ids.items()))
         return replace(self, topics=(*self.topics, *more))
 
+    def retiring(self, topic_ids: Collection[str]) -> Self:
+        """The same where the topics with these ids are not read any more."""
+        return replace(
+            self,
+            topics=tuple(
+                replace(topic, retired=True) if topic.topic_id in topic_ids else topic for topic in self.topics
+            ),
+        )
+
     def ordering(self, topic_order: tuple[str, ...]) -> Self:
         """The same where from now on this list of topics decides ties."""
         return self if self.orders[-1] == topic_order else replace(self, orders=(*self.orders, topic_order))
@@ -74,18 +84,27 @@ class DomainRecord:
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """Kafka's id of every topic that the domain has, its own and the events', by name."""
-        return {**self.own_ids, **{topic.name: topic.topic_id for topic in self.topics}}
+        """Kafka's id of every topic that the domain has and reads, its own and the events', by name."""
+        return {**self.own_ids, **{topic.name: topic.topic_id for topic in self.read_topics}}
+
+    @property
+    def read_topics(self) -> tuple[EventTopic, ...]:
+        """The event topics that are read: one of each name."""
+        return tuple(topic for topic in self.topics if not topic.retired)
 
     @property
     def event_topics(self) -> frozenset[str]:
-        """Names of the event topics that were admitted so far."""
-        return frozenset(topic.name for topic in self.topics)
+        """Their names."""
+        return frozenset(topic.name for topic in self.read_topics)
 
     @property
     def starts(self) -> dict[Source, int]:
         """The first offset of the event partitions that do not begin at 0."""
-        return {(topic.name, part): offset for topic in self.topics for part, offset in topic.starts.items()}
+        return {
+            Source(topic.name, topic.topic_id, part): offset
+            for topic in self.topics
+            for part, offset in topic.starts.items()
+        }
 
     def numbered(self) -> tuple[EventTopic, ...]:
         """All topics that are read, by number: control first."""
@@ -100,7 +119,9 @@ class DomainRecord:
             "incarnation": self.incarnation,
             "fixed": dict(self.fixed),
             "own_ids": dict(sorted(self.own_ids.items())),
-            "topics": [[topic.name, topic.topic_id, sorted(topic.starts.items())] for topic in self.topics],
+            "topics": [
+                [topic.name, topic.topic_id, sorted(topic.starts.items()), topic.retired] for topic in self.topics
+            ],
             "orders": self.orders,
             "claim": self.claim,
         }
@@ -132,7 +153,10 @@ class DomainRecord:
         )
 
 
-def _topic(name: str, topic_id: str, starts: Iterable[tuple[int, int]]) -> EventTopic:
+def _topic(name: str, topic_id: str, starts: Iterable[tuple[int, int]], retired: bool) -> EventTopic:
     return EventTopic(
-        name=str(name), topic_id=str(topic_id), starts={int(part): int(offset) for part, offset in starts}
+        name=str(name),
+        topic_id=str(topic_id),
+        starts={int(part): int(offset) for part, offset in starts},
+        retired=bool(retired),
     )

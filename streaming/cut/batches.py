@@ -9,6 +9,7 @@ import numpy.typing as npt
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.numbering import numbered
+from totalorder.sequencer.stamps import KafkaTopic
 from totalorder.streaming.cut.chunk import Chunk
 
 Ints = npt.NDArray[np.int64]
@@ -23,12 +24,14 @@ def to_batch(chunks: Sequence[Chunk], *, time_ms: int, control_topic: str, topic
     if any((chunk.cut, chunk.topic_order) != (first.cut, first.topic_order) for chunk in chunks):
         raise StateError("records of two cuts came in one batch", remedy="Start the job again: the batch is read anew")
     sources, source = _joined((chunk.sources, chunk.source) for chunk in chunks)
-    kafka_topics, of_source = _joined([([name for name, _, _ in sources], np.arange(len(sources), dtype=np.int64))])
+    kafka_topics, of_source = _joined(
+        [([KafkaTopic(name, topic_id) for name, topic_id, _ in sources], np.arange(len(sources), dtype=np.int64))]
+    )
     kafka_topic = of_source[source]
     if topic_by == "topic":
-        topics = [name for name in kafka_topics if name != control_topic]
+        topics = list(dict.fromkeys(name for name, _ in kafka_topics if name != control_topic))
         place = {name: code for code, name in enumerate(topics)}
-        topic = _each(place.get(name, -1) for name in kafka_topics)[kafka_topic]
+        topic = _each(place.get(name, -1) for name, _ in kafka_topics)[kafka_topic]
     else:
         topics, topic = _joined((chunk.names, chunk.topic) for chunk in chunks)
     return Batch(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from totalorder.errors import StateError
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES, MAX_PARTITION_NUMBER
+from totalorder.sequencer.stamps import Source
 
 Ints = npt.NDArray[np.int64]
 MAX_EVENTS = 65_536
@@ -34,7 +35,7 @@ _FORMS = {form: np.dtype(form).itemsize for form in (*(form for _, form in _WIDT
 class Chunk:
     """Columns of equal length, one place for each Kafka record; rows of one source in order of offset.
 
-    `source` counts in `sources` (Kafka topic, its id, partition). `topic` counts in `names`, the pub/sub topics, and is
+    `source` counts in `sources`. `topic` counts in `names`, the pub/sub topics, and is
     -1 for control records and for events whose topic cannot be told; with topic_by = "topic", `names` is empty and
     `topic` is -1 everywhere: the Kafka topic is the name. `control` has the value of each control record by its place.
     `slice` is the number of the record's slice within the batch.
@@ -42,7 +43,7 @@ class Chunk:
 
     cut: int
     topic_order: tuple[str, ...]
-    sources: tuple[tuple[str, str, int], ...]
+    sources: tuple[Source, ...]
     names: tuple[str, ...]
     source: Ints
     offset: Ints
@@ -115,7 +116,7 @@ def _unpacked(data: bytes) -> Chunk:
         control[place], at = data[at : at + _size(size)], at + size
     if at != len(data):
         raise _damaged(f"it has {len(data)} bytes, and should have {at}")
-    sources = tuple((topic, topic_id, partition) for topic, topic_id, partition in directory["sources"])
+    sources = tuple(map(Source._make, directory["sources"]))
     order, names = tuple(directory["order"]), tuple(directory["names"])
     named = dict(zip(COLUMNS, columns, strict=True))
     return Chunk(cut=directory["cut"], topic_order=order, sources=sources, names=names, control=control, **named)

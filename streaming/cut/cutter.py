@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from totalorder.errors import StateError
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutSource
+from totalorder.sequencer.cuts import Cut, CutEncoder
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming.cut.chunk import Ints
-from totalorder.streaming.cut.ends import Look, Source
+from totalorder.streaming.cut.ends import Look
 from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.looks import LookLog, Waiting
 from totalorder.streaming.cut.offset import BatchEnd, laid_out, slices_of
@@ -259,7 +260,7 @@ class Cutter:
             domain=self._settings.domain,
             incarnation=self._record.incarnation,
             cut=end.cut,
-            sources=[CutSource(*source) for source in self._named(end.places)],
+            sources=self._named(end.places),
             begins=laid_out(begin.ends, end.shape, starts).tolist(),
             ends=end.flat.tolist(),
             looks=end.looks,

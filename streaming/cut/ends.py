@@ -13,6 +13,7 @@ import numpy.typing as npt
 from kafka.errors import BrokerResponseError, RetriableError, for_code
 
 from totalorder.errors import Error, StateError
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming.cut.requests import UNKNOWN_TOPIC, Address, Cluster, Offsets
 
 Ints = npt.NDArray[np.int64]
@@ -22,14 +23,6 @@ FALL_S = 2.0
 
 MOMENT_S = 0.1
 """For so long a look waits for a broker that was silent and can be asked again."""
-
-
-class Source(NamedTuple):
-    """A partition of the Kafka topic with this name and this id."""
-
-    topic: str
-    topic_id: str
-    partition: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from totalorder.sequencer.stamps import Source
+
 
 class SliceEnd(NamedTuple):
     """The part of a range before `end`, from the slice end before it on, belongs to slice number `slice`."""
@@ -25,6 +27,11 @@ class Range:
     begin: int
     end: int
     slices: tuple[SliceEnd, ...]
+
+    @property
+    def source(self) -> Source:
+        """The partition that it is a range of."""
+        return Source(self.topic, self.topic_id, self.partition)
 
 
 @dataclass(frozen=True, kw_only=True)

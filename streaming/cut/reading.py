@@ -91,7 +91,7 @@ def _packed(plan: ReadPlan, pieces: list[_Piece], names: Names) -> Chunk:
     return Chunk(
         cut=plan.cut,
         topic_order=plan.topic_order,
-        sources=tuple((plan.ranges[at].topic, plan.ranges[at].topic_id, plan.ranges[at].partition) for at in used),
+        sources=tuple(plan.ranges[at].source for at in used),
         names=named,
         source=np.repeat([number[at] for at, _ in pieces], counts),
         offset=np.concatenate([records.offset for _, records in pieces]),
