@@ -19,7 +19,7 @@ from totalorder.sequencer.numbering import present
 from totalorder.sequencer.order import SliceFalls, pi_order
 from totalorder.sequencer.registry import Registry
 from totalorder.sequencer.stamper import Stamper
-from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch, StampRows, first_digest
+from totalorder.sequencer.stamps import Source, StampedBatch, StampRows, first_digest
 from totalorder.sequencer.state import NO_RENEWALS, Cold, EngineConfig, Hot, State
 
 Ints = npt.NDArray[np.int64]
@@ -34,14 +34,13 @@ class Effects:
     `answers` go to grants, in order, and come from shard 0 alone; `stamps` hold one StampedBatch for each stamps
     partition of the shard. `unroutable` lists the events (Kafka topic, partition, offset) whose pub/sub topic could not
     be told: they take no position and nobody is owed them; nor any of the `late` ones, whose Kafka topics were retired
-    before them. `retired` are those that this batch retired. `cold_changed` says that the cold state must be written
+    before them. `cold_changed` says that the cold state must be written
     too.
     """
 
     stamps: tuple[StampedBatch, ...] = ()
     answers: tuple[Answer, ...] = ()
     unroutable: tuple[tuple[str, int, int], ...] = ()
-    retired: tuple[KafkaTopic, ...] = ()
     cold_changed: bool = False
     events: int = 0
     late: int = 0
@@ -234,7 +233,6 @@ class _Run:
             answers=tuple(self.registry.answers) if cold.config.shard == 0 else (),
             unroutable=tuple(self._coordinates(int(row)) for row in lost),
             cold_changed=cold is not self.before.cold,
-            retired=tuple(self.draft.kafka_topics[rank] for rank in sorted(cold.retired - self.before.cold.retired)),
             events=int(events.sum()) - len(lost) - self.late,
             late=self.late,
             controls=len(batch.control),

@@ -1,5 +1,6 @@
 """What the preflight wants to know of the broker, and the making of topics; the thin part that talks to Kafka."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from totalorder import kafka_clients
 from totalorder.config import Settings
 from totalorder.kafka_errors import raise_for_code
 from totalorder.slow import when_long
+from totalorder.streaming.cut.questions import Questions
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
 _UNKNOWN_TOPIC = 3
@@ -47,6 +49,13 @@ class Topics:
     def ids(self, names: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of those topics that exist."""
         return {name: topic["topic_id"] for name, topic in self._described(names).items()}
+
+    def gone(self, topic_ids: Mapping[str, str]) -> set[str]:
+        """Names of the topics, given with Kafka's ids, that no broker knows under these, asked for a moment."""
+        settings = self._settings
+        asking = Questions(settings.bootstrap_servers, settings.kafka, timeout_s=settings.broker_timeout_s)
+        with contextlib.closing(asking):
+            return asking.gone(topic_ids)
 
     def policies(self, names: Iterable[str]) -> dict[str, str]:
         """Cleanup policies of topics that exist."""

@@ -1,8 +1,8 @@
 """What the domain's stamps and grants hold already: a checkpoint that does not account for it is behind."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from totalorder.config import Settings
 from totalorder.errors import StateError, WireError
@@ -31,13 +31,19 @@ class Tail:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """`tails` by stamps partition; `next_offsets` at the end of the newest batch on stamps; `answered` is the newest
-    answer to a control record: its batch, and the record's offset. A domain without any of it has the defaults.
+    """`tails` by stamps partition; `next_offsets` of what the newest batch on stamps advances, at its end; `answered`
+    is the newest answer to a control record: its batch, and the record's offset. A domain without any of it has the
+    defaults.
     """
 
     tails: Mapping[int, Tail] = field(default_factory=dict)
     next_offsets: Mapping[Source, int] = field(default_factory=dict)
     answered: tuple[int, int] = (0, -1)
+
+    def without(self, topic_ids: Collection[str]) -> Self:
+        """The same without the offsets of topics with these ids."""
+        kept = {source: offset for source, offset in self.next_offsets.items() if source.topic_id not in topic_ids}
+        return replace(self, next_offsets=kept)
 
     @property
     def stamped(self) -> Tail | None:
