@@ -14,12 +14,13 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler, CutSource
+from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler
 from totalorder.sequencer.limits import MAX_ROW_BYTES
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming.cut.publisher import Publisher
 
 pytestmark = pytest.mark.broker
-A = CutSource("a", "id-a", 0)
+A = Source("a", "id-a", 0)
 
 
 def cut(number: int) -> Cut:
