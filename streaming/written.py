@@ -1,6 +1,6 @@
 """What the domain's stamps and grants hold already: a checkpoint that does not account for it is behind."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -31,9 +31,8 @@ class Tail:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """`tails` by stamps partition; `next_offsets` of what the newest batch on stamps advances, at its end; `answered`
-    is the newest answer to a control record: its batch, and the record's offset. A domain without any of it has the
-    defaults.
+    """`tails` by stamps partition; `next_offsets` of what the newest batches on stamps advance; `answered` is the newest
+    answer to a control record: its batch, and the record's offset. A domain without any of it has the defaults.
     """
 
     tails: Mapping[int, Tail] = field(default_factory=dict)
@@ -97,19 +96,21 @@ def _part(domain: str, record: Any) -> StampedBatch:
     return part
 
 
-def _written(parts: Iterable[StampedBatch], answers: Iterable[bytes]) -> Written:
+def _written(parts: Sequence[StampedBatch], answers: Iterable[bytes]) -> Written:
     newest: dict[int, StampedBatch] = {}
     for part in parts:
         if part.partition not in newest or part.batch >= newest[part.partition].batch:
             newest[part.partition] = part
-    last = max(newest.values(), key=lambda part: part.batch, default=None)
+    next_offsets: dict[Source, int] = {}
+    for part in parts:
+        next_offsets |= {source: max(end, next_offsets.get(source, 0)) for source, end in part.next_offsets.items()}
     answered = [decode_answer(value) for value in answers]
     return Written(
         tails={
             partition: Tail(batch=part.batch, time_ms=part.time_ms, digest=part.digest)
             for partition, part in newest.items()
         },
-        next_offsets=last.next_offsets if last else {},
+        next_offsets=next_offsets,
         answered=max(((answer.batch, answer.offset) for answer in answered if answer.offset >= 0), default=(0, -1)),
     )
 

@@ -77,7 +77,7 @@ def test_a_broker_that_stands_still_is_waited_for_as_long_as_is_said_and_then_ag
     publisher.await_acknowledged(30)
     with frozen(broker):
         publisher.send(CutEncoder().encode(cut(2)))
-        with pytest.raises(BrokerUnavailable, match=r"did not acknowledge a cut on d\.cuts.* within 0\.3 s"):
+        with pytest.raises(BrokerUnavailable, match=r"did not acknowledge a record of d\.cuts.* within 0\.3 s"):
             publisher.await_acknowledged(0.3)
     publisher.await_acknowledged(60)
     assert there(broker, publisher._topic) == [1, 2]
