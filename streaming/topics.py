@@ -50,7 +50,7 @@ class Topics:
 
     def ids(self, names: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of those topics that exist."""
-        return {name: topic["topic_id"] for name, topic in self._described(names).items()}
+        return _ids(self._described(names))
 
     def gone(self, topic_ids: Mapping[str, str]) -> set[str]:
         """Names of the topics, given with Kafka's ids, that no broker knows under these, asked for a moment."""
@@ -69,7 +69,7 @@ class Topics:
         for _ in range(_ATTEMPTS):
             described = self._described(names)
             facts = self._facts_of(described)
-            if facts is not None and self._described(names) == described:
+            if facts is not None and _ids(self._described(names)) == _ids(described):
                 return facts
         raise BrokerUnavailable(
             "topics are deleted and created all the time while they are looked at",
@@ -149,6 +149,10 @@ class Topics:
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with kafka_clients.kafka_errors(self._settings.bootstrap_servers):
             return function(*args, **kwargs)
+
+
+def _ids(described: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: topic["topic_id"] for name, topic in described.items()}
 
 
 def _say_absent(settings: Settings) -> None:

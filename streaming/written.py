@@ -31,8 +31,8 @@ class Tail:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """`tails` by stamps partition; `next_offsets` of what the newest batches on stamps advance; `answered` is the newest
-    answer to a control record: its batch, and the record's offset. A domain without any of it has the defaults.
+    """`tails` by stamps partition; `next_offsets` of what the newest batches on stamps advance; `answered` is the
+    newest answer to a control record: its batch, and the record's offset. A domain without any of it has the defaults.
     """
 
     tails: Mapping[int, Tail] = field(default_factory=dict)

@@ -51,12 +51,13 @@ def test_a_record_comes_back_as_it_was() -> None:
 
 def test_of_a_name_one_topic_at_most_is_read() -> None:
     gone = RECORD.leaving({"id-a"}, "gone")
-    assert (gone.event_topics, gone.topic_ids) == (set(), {"d.stamps": "id-s"})
+    assert not gone.event_topics
+    assert gone.topic_ids == {"d.stamps": "id-s"}
     again = gone.admitting({"a": "id-2"})
     assert DomainRecord.decode(again.encode(), "here") == again
     assert [(topic.topic_id, topic.state) for topic in again.topics] == [("id-a", "gone"), ("id-2", "read")]
     assert again.topic_ids["a"] == "id-2"
-    assert (again.known_ids, again.ids_left) == ({"id-a", "id-2"}, {"id-a"})
+    assert (sorted(again.known_ids), sorted(again.ids_left)) == (["id-2", "id-a"], ["id-a"])
     assert again.starts == {Source("a", "id-a", 0): 3}
     retired = again.leaving({"id-a"}, "retired")
     assert retired.leaving({"id-a"}, "gone") == retired
