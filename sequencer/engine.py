@@ -69,7 +69,7 @@ def initial_state(config: EngineConfig) -> State:
         cold=Cold(
             config=config,
             kafka_topics=(),
-            retired=frozenset(),
+            retired={},
             sources=(),
             topics=(),
             subscriptions={},
@@ -85,12 +85,15 @@ def step(state: State, batch: Batch, starts: Mapping[Source, int]) -> tuple[Stat
     when the rows contradict the state (an offset seen before: the topic was recreated, or the checkpoint is older than
     the stamps), LimitExceeded when the domain has too many topics.
 
-    Claims are between sequencers: they take no position and get no answer, and a batch of claims alone is none.
+    Claims are between sequencers: they take no position and get no answer, and a batch of claims alone is none; nor is
+    one of events of retired topics.
     """
     batch = batch.without([row for row, value in batch.control.items() if claim_in(value) is not None])
+    late = _late(state.cold, batch)
+    batch = batch.without(late)
     if len(batch.offset) == 0:
-        return state, Effects()
-    run = _Run(state, batch, starts)
+        return state, Effects(late=len(late))
+    run = _Run(state, batch, starts, late=len(late))
     run.walk()
     return run.finish()
 
@@ -98,7 +101,7 @@ def step(state: State, batch: Batch, starts: Mapping[Source, int]) -> tuple[Stat
 class _Run:
     """One step's working copies; dropped after it."""
 
-    def __init__(self, state: State, batch: Batch, starts: Mapping[Source, int]) -> None:
+    def __init__(self, state: State, batch: Batch, starts: Mapping[Source, int], *, late: int) -> None:
         self.before = state
         self.batch = batch
         self.draft = draft = Draft(state)
@@ -107,7 +110,7 @@ class _Run:
         self.topic = np.array([draft.topic_ids[name] for name in batch.topics] + [-1], dtype=np.int64)[batch.topic]
         self.begins = _first_offsets(state.hot.next_offsets, draft, starts)
         self.next_offsets = self.begins.copy()
-        self.late = 0
+        self.late = late
         self.stamper = Stamper(state.hot, draft)
         self.registry = Registry(
             draft,
@@ -166,7 +169,7 @@ class _Run:
             ) from None
 
     def _events(self, rows: Ints) -> None:
-        if self.draft.retired:
+        if self._retires:
             rows = self._without_late(rows)
         if len(rows) == 0:
             return
@@ -189,8 +192,6 @@ class _Run:
         cold, renewed = self.draft.finish()
         events = self.source >= 0
         lost = np.flatnonzero(events & (self.topic < 0))
-        if self.draft.retired:
-            lost = self._without_late(lost)
         np.maximum.at(self.next_offsets, self.source[lost], batch.offset[lost] + 1)
         advanced = np.flatnonzero(self.next_offsets != self.begins)
         frontier = StampedBatch(
@@ -215,13 +216,18 @@ class _Run:
             self._stamped(frontier, advanced, partition, rows.get(partition, frontier.rows), cold)
             for partition in cold.config.own_partitions()
         )
+        next_offsets = self.next_offsets
+        if self._retires:
+            kept = self._kept_sources()
+            next_offsets = next_offsets[kept]
+            cold = replace(cold, sources=tuple(cold.sources[index] for index in kept.tolist()))
         hot = Hot(
             batch=frontier.batch,
             g=stamper.g,
             control_g=self.registry.control_g,
             clocks=stamper.clocks,
             last_g=stamper.last_g,
-            next_offsets=self.next_offsets,
+            next_offsets=next_offsets,
             digests={stamped.partition: stamped.digest for stamped in stamps},
             owed=stamper.owed(),
             rekey=frozenset(stamper.rekey),
@@ -238,6 +244,16 @@ class _Run:
             controls=len(batch.control),
         )
         return State(hot=hot, cold=cold), effects
+
+    @property
+    def _retires(self) -> bool:
+        """Whether a topic is retired in this batch."""
+        return self.draft.retired is not self.before.cold.retired
+
+    def _kept_sources(self) -> Ints:
+        """Indexes of the sources of topics that are not retired."""
+        ranks = np.array([rank for rank, _ in self.draft.sources], dtype=np.int64)
+        return np.flatnonzero(~np.isin(ranks, list(self.draft.retired)))
 
     def _stamped(
         self, frontier: StampedBatch, advanced: Ints, partition: int, rows: StampRows, cold: Cold
@@ -258,6 +274,15 @@ class _Run:
             int(batch.partition[row]),
             int(batch.offset[row]),
         )
+
+
+def _late(cold: Cold, batch: Batch) -> list[int]:
+    """Rows of topics that were retired before the batch."""
+    if not cold.retired:
+        return []
+    is_late = np.array([cold.ranks.get(topic, -1) in cold.retired for topic in batch.kafka_topics])
+    found: list[int] = np.flatnonzero(is_late[batch.kafka_topic]).tolist()
+    return found
 
 
 def _ranks(draft: Draft, batch: Batch) -> Ints:
