@@ -372,10 +372,14 @@ class Sequencer:
         failure = query.exception()
         text = str(failure) if failure is not None else "it ended without a reason"
         # Changed topics may be the cause. A batch that runs again without one must not differ from what is stamped.
-        if self._broker.answers(self._take_stock):
+        before = self._record
+        if not self._broker.answers(self._take_stock):
+            return True
+        if self._record != before:
+            self._log.warning("starting the query again", reason="a topic is gone")
+        else:
             self._revive_or_raise(error_from(text), text)
-            return False
-        return True
+        return False
 
     def _revive_or_raise(self, error: Error, text: str) -> None:
         """Returns, after a pause, when the query may be started again; `text` is what Spark said."""

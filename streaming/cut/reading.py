@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.errors import TopicChanged
+from totalorder.errors import StateError, TopicChanged
 from totalorder.streaming.cut import consumers
 from totalorder.streaming.cut.chunk import MAX_EVENTS, Chunk
 from totalorder.streaming.cut.ranges import Range, ReadPlan
@@ -35,11 +35,23 @@ def read(plan: ReadPlan, *, verify: Verify | None = None, reader: Reader | None 
     """
     reader = consumers.of(plan) if reader is None else reader
     names = Names()
-    for pieces in _batched(reader.read(plan, names)):
+    for pieces in _batched(_verified(reader.read(plan, names), plan, verify, reader)):
         if verify is not None:
             _require_same(plan, verify(plan), reader)
         if pieces:
             yield _packed(plan, pieces, names)
+
+
+def _verified(
+    pieces: Iterator[tuple[int, Records]], plan: ReadPlan, verify: Verify | None, reader: Reader
+) -> Iterator[tuple[int, Records]]:
+    """The same; what seems to be missing may be so because the topic is another one by now, which is told instead."""
+    try:
+        yield from pieces
+    except StateError:
+        if verify is not None:
+            _require_same(plan, verify(plan), reader)
+        raise
 
 
 def _require_same(plan: ReadPlan, found: Mapping[str, str | None], reader: Reader) -> None:
