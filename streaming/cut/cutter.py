@@ -16,7 +16,8 @@ import numpy as np
 from totalorder.errors import StateError
 from totalorder.sequencer.cuts import Cut, CutEncoder, CutSource
 from totalorder.sequencer.names import DomainTopics
-from totalorder.streaming.cut.chunk import Ints
+from totalorder.streaming.cut.ahead import MAX_EVENTS, Ahead
+from totalorder.streaming.cut.chunk import Chunk, Ints
 from totalorder.streaming.cut.ends import Look, Source
 from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.looks import LookLog, Waiting
@@ -48,6 +49,7 @@ class Cutter:
         cuts = DomainTopics(domain=settings.domain).cuts
         self._publisher, self._encoder = CutPublisher(settings.bootstrap_servers, settings.kafka, cuts), CutEncoder()
         self._published: BatchEnd | None = None
+        self._ahead = Ahead()
         self._planned: Planned | None = None
         self._looks = LookLog()
         self._seen = threading.Condition()
@@ -112,8 +114,13 @@ class Cutter:
             last=self._planned,
         )
         self._admitted()
-        self._publish(begin, self._planned.end)
-        return self._planned.end
+        end = self._planned.end
+        self._publish(begin, end)
+        self._handover.say_looks(self.figures())
+        if self._planned.taken <= MAX_EVENTS:
+            for wanted in self._plans(begin, end):
+                self._ahead.begin(wanted)
+        return end
 
     def _tie_order(self) -> list[int]:
         """The numbers of the topics that the present list of names has, in its order."""
@@ -223,6 +230,15 @@ class Cutter:
         if end.cut == begin.cut:
             return []
         self._publish(begin, end)
+        plans = self._plans(begin, end)
+        self._publisher.await_acknowledged(self._settings.broker_timeout_s)
+        return plans
+
+    def read_ahead(self, wanted: ReadPlan) -> list[Chunk] | None:
+        """What was read already of the batch planned last, None where nothing was; raises what reading does."""
+        return self._ahead.chunks(wanted)
+
+    def _plans(self, begin: BatchEnd, end: BatchEnd) -> list[ReadPlan]:
         ranges = [
             Range(
                 topic=self._topics[span.number].name,
@@ -234,21 +250,11 @@ class Cutter:
             )
             for span in slices_of(begin, end, self._starts)
         ]
-        self._publisher.await_acknowledged(self._settings.broker_timeout_s)
-        return [self._share(end, part) for part in _divided(ranges, self._settings.reading_tasks)]
-
-    def _share(self, end: BatchEnd, ranges: Sequence[Range]) -> ReadPlan:
-        settings = self._settings
-        return ReadPlan(
-            bootstrap_servers=settings.bootstrap_servers,
-            kafka=settings.kafka,
-            control=DomainTopics(domain=settings.domain).control,
-            topic_by=settings.topic_by,
-            cut=end.cut,
-            topic_order=self._record.orders[end.order],
-            ranges=tuple(ranges),
-            silence_s=settings.broker_timeout_s,
-        )
+        order = self._record.orders[end.order]
+        return [
+            self._settings.plan(cut=end.cut, topic_order=order, ranges=part)
+            for part in _divided(ranges, self._settings.reading_tasks)
+        ]
 
     def _publish(self, begin: BatchEnd, end: BatchEnd) -> None:
         """Sends the batch's cut, once; a former process may have sent it too."""
@@ -296,6 +302,7 @@ class Cutter:
         """Ends the looks, and the connections."""
         if self._is_looking:
             self._looker.stop()
+        self._ahead.close()
         self._questions.close()
         self._publisher.close()
 

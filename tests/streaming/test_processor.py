@@ -10,11 +10,13 @@ import pytest
 from chunked import chunk_of, frame_of
 from hypothesis import given, settings, strategies as st
 
+from totalorder.config import make_settings
 from totalorder.errors import Error
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.failures import WorkerFailure, error_from
 from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, remembered
 from totalorder.streaming.written import Tail
@@ -65,6 +67,7 @@ def processor(
         config=engine,
         shard_of={10 + shard: shard for shard in range(engine.shards)},
         starts={},
+        source=SourceSettings.of(make_settings(topics=("a",), checkpoint_dir="x", domain=DOMAIN), "folder"),
         tails=tails or {},
         fail_unroutable=fail,
     )
