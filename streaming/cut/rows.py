@@ -41,6 +41,9 @@ def decode_plan(data: bytes, settings: SourceSettings) -> ReadPlan:
 
 def _range(topic: str, topic_id: str, partition: int, begin: int, end: int, slices: Sequence[tuple[int, int]]) -> Range:
     ends = tuple(SliceEnd(number, offset) for number, offset in slices)
+    numbers = (partition, begin, end, *(number for each in ends for number in each))
+    if not all(type(text) is str for text in (topic, topic_id)) or not all(type(number) is int for number in numbers):
+        raise ValueError("a range has other things than texts and numbers")
     return Range(topic=topic, topic_id=topic_id, partition=partition, begin=begin, end=end, slices=ends)
 
 

@@ -358,3 +358,13 @@ def test_an_offset_that_comes_twice_is_an_error() -> None:
     run(made, [frame(events(6))])
     with pytest.raises(WorkerFailure, match="comes a second time"):
         run(made, [frame(events(6))])
+
+
+def test_rows_that_bring_no_record_leave_the_state_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Handle()
+    run(processor(handle), [frame([Row("a", 0, 0, 1, "a", 7)])])
+    kept = {part: bytes(value) for part, value in handle.parts.kept.items()}
+    monkeypatch.setattr("totalorder.streaming.processor.chunks_of", lambda *_: iter(()))
+    output = run(processor(handle), [frame([Row("a", 0, 1, 1, "a", 7)])])
+    assert len(output) == 0
+    assert {part: bytes(value) for part, value in handle.parts.kept.items()} == kept
