@@ -5,6 +5,7 @@ their reading: a topic that was deleted and made again has another one, and an i
 was all of the topic that the domain admitted.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -33,6 +34,7 @@ from totalorder.streaming.record import EventTopic
 
 _MINUTE_S = 60.0
 _HEARD_S, _ASK_AGAIN_S = 1.0, 0.1
+_SAY_LOOKS_S = 1.0
 _SHARED_FROM = 20_000
 """Events: fewer are read by one task, whatever the settings say."""
 
@@ -66,6 +68,7 @@ class Cutter:
         )
         self._is_looking = False
         self._grows_s = 0.0
+        self._said_looks_s = -math.inf
         self._has_said_first_trigger = False
 
     def _take_record(self) -> None:
@@ -116,11 +119,17 @@ class Cutter:
         self._admitted()
         end = self._planned.end
         self._publish(begin, end)
-        self._handover.say_looks(self.figures())
         if self._planned.taken <= MAX_EVENTS:
             for wanted in self._plans(begin, end):
                 self._ahead.begin(wanted)
+        self._say_looks()
         return end
+
+    def _say_looks(self) -> None:
+        """Tells the driver how looks go, each second at most."""
+        if time.monotonic() >= self._said_looks_s + _SAY_LOOKS_S:
+            self._said_looks_s = time.monotonic()
+            self._handover.say_looks(self.figures())
 
     def _tie_order(self) -> list[int]:
         """The numbers of the topics that the present list of names has, in its order."""
