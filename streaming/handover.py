@@ -1,21 +1,24 @@
-"""What the driver and the source's own process tell each other: a few small files in a folder of the query's own.
+"""What the driver and the source's own process tell each other: small files in a folder of the query's own.
 
 The source lives in a process that Spark starts on the driver's machine, and has nothing of the driver's but options.
 """
 
+import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from totalorder.streaming.record import DomainRecord
 
-_RECORD, _LOOKED, _CHANGED = "domain.json", "first-trigger-over", "topics-changed"
+_RECORD, _LOOKED, _FIGURES, _CHANGED = "domain.json", "first-trigger-over", "looks.json", "topics-changed"
 
 
 class Handover:
     """A folder on the driver's machine. The driver writes the domain's record, whenever topics are admitted; the source
-    says when the query's first trigger is over, and when it finds that a topic is gone.
+    says when the query's first trigger is over, how its looks go, and when it finds that a topic is gone.
     """
 
     def __init__(self, folder: str) -> None:
@@ -32,9 +35,13 @@ class Handover:
 
     def tell(self, record: DomainRecord) -> None:
         """Hands the record over; it is in the checkpoint already."""
-        aside = self.folder / f"{_RECORD}.tmp"
-        aside.write_text(record.encode(), encoding="utf-8")
-        aside.replace(self.folder / _RECORD)
+        self._write(_RECORD, record.encode())
+
+    def _write(self, name: str, text: str) -> None:
+        """Replaces a file: whoever reads it has the one or the other."""
+        aside = self.folder / f"{name}.tmp"
+        aside.write_text(text, encoding="utf-8")
+        aside.replace(self.folder / name)
 
     def version(self) -> tuple[int, int]:
         """Another one whenever a record was handed over."""
@@ -65,3 +72,15 @@ class Handover:
         except FileNotFoundError:
             return False
         return True
+
+    def say_looks(self, figures: Mapping[str, Any]) -> None:
+        """Said by the source with each batch that it plans: the figures of its looks."""
+        self._write(_FIGURES, json.dumps(figures))
+
+    def looks(self) -> dict[str, Any]:
+        """The figures that were said last; empty before."""
+        try:
+            found: dict[str, Any] = json.loads((self.folder / _FIGURES).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        return found

@@ -35,7 +35,8 @@ from totalorder.sequencer.state import (
     encode_hot,
 )
 from totalorder.streaming.cut.batches import CHUNK, TIME_MS, to_batch
-from totalorder.streaming.cut.chunk import decode
+from totalorder.streaming.cut.rows import chunks_of
+from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.failures import WorkerFailure
 from totalorder.streaming.written import Tail, require_agreement, require_reached
 
@@ -66,12 +67,14 @@ class ShardPlan:
     """What the workers are told once.
 
     `config` is the engine's with shard 0; `shard_of` maps group keys to shards; `starts` are the offsets recorded when
-    the domain began. `tails` is what stamps held at start: a batch that is there and runs again must come out equal.
+    the domain began. `source` says how to reach Kafka for what a row tells to read. `tails` is what stamps held at
+    start: a batch that is there and runs again must come out equal.
     """
 
     config: EngineConfig
     shard_of: Mapping[int, int]
     starts: Mapping[Source, int]
+    source: SourceSettings
     tails: Mapping[int, Tail]
     fail_unroutable: bool
 
@@ -103,11 +106,13 @@ class ShardProcessor(StatefulProcessor):
     def _step(self, key: int, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
         shard, parts = self._plan.shard_of[key], Parts(self._value, self._client, key)
         config = replace(self._plan.config, shard=shard)
+        batch = received(rows, config, self._topics.control, self._plan.source)
+        if batch is None:
+            return _nothing()
         state = self._load(config, parts)
-        batch = received(rows, config, self._topics.control)
         after, effects = step(state, batch, self._plan.starts)
         if after is state:  # the batch held claims alone, and is none
-            return pd.DataFrame(columns=OUTPUT.names)
+            return _nothing()
         require_agreement(self._plan.tails, after.hot.batch, after.hot.digests, batch.time_ms)
         lost = _coordinates(effects)
         if lost and self._plan.fail_unroutable:
@@ -221,10 +226,18 @@ def _missing(name: str) -> StateError:
     )
 
 
-def received(frames: Iterable[pd.DataFrame], config: EngineConfig, control_topic: str) -> Batch:
-    """The engine's batch from the frames of chunks, in however many pieces they come."""
+def _nothing() -> pd.DataFrame:
+    return pd.DataFrame(columns=OUTPUT.names)
+
+
+def received(
+    frames: Iterable[pd.DataFrame], config: EngineConfig, control_topic: str, source: SourceSettings
+) -> Batch | None:
+    """The engine's batch from the frames of rows, in however many pieces they come; None where they hold no record."""
     rows = [row for frame in frames for row in zip(frame[CHUNK], frame[TIME_MS], strict=True)]
-    chunks = [decode(bytes(value)) for value, _ in rows]
+    chunks = [chunk for value, _ in rows for chunk in chunks_of(bytes(value), source)]
+    if not chunks:
+        return None
     return to_batch(chunks, time_ms=int(rows[0][1]), control_topic=control_topic, topic_by=config.topic_by)
 
 

@@ -5,7 +5,7 @@ listener, which took more of Java's time than all batches together.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,8 @@ KEPT = 16
 
 @dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """One finished batch that had rows: the figures under `processor.FIGURES`, Spark's durations, and the source's
-    figures of its looks.
+    """One finished batch that had rows: the figures under `processor.FIGURES`, Spark's durations, and what the source
+    said last of its looks.
     """
 
     figures: dict[str, Any]
@@ -38,8 +38,9 @@ class ProgressReader:
     batch was seen: the trigger's time belongs to it.
     """
 
-    def __init__(self, query: StreamingQuery) -> None:
-        self._query = query
+    def __init__(self, query: StreamingQuery, looks: Callable[[], dict[str, Any]]) -> None:
+        """`looks` gives the figures of the source's looks."""
+        self._query, self._looks = query, looks
         self._seen: tuple[int, str] | None = None
         self._next = -1
         """The batch after the last one that was seen, where that one had rows."""
@@ -51,7 +52,7 @@ class ProgressReader:
             return
         for progress in [last] if last.batchId == self._next else self._unseen():
             self._seen, self._next = _trigger(progress), -1
-            for batch in _figures(progress):
+            for batch in _figures(progress, self._looks):
                 self._next = progress.batchId + 1
                 yield batch
 
@@ -65,9 +66,8 @@ def _trigger(progress: StreamingQueryProgress) -> tuple[int, str]:
     return progress.batchId, progress.timestamp
 
 
-def _figures(progress: StreamingQueryProgress) -> Iterator[BatchProgress]:
+def _figures(progress: StreamingQueryProgress, looks: Callable[[], dict[str, Any]]) -> Iterator[BatchProgress]:
     row = progress.observedMetrics.get(OBSERVED)
     text = row.asDict().get(FIGURES) if row is not None else None
     if text:
-        looks = json.loads(progress.sources[0].latestOffset or "null") or {}  # "null" before the source was asked
-        yield BatchProgress(figures=json.loads(text), durations_ms=dict(progress.durationMs), looks=looks)
+        yield BatchProgress(figures=json.loads(text), durations_ms=dict(progress.durationMs), looks=looks())

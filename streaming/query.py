@@ -39,8 +39,8 @@ def start_query(
     """Starts the query over control and the event topics that the record names, and is told of later."""
     session.apply(spark, session.query_conf(settings))
     warm(spark)
-    chunks = datasource.read(spark, SourceSettings.of(settings, str(handover.folder)))
-    stamped_records = sequence(chunks, settings, record, tails)
+    source = SourceSettings.of(settings, str(handover.folder))
+    stamped_records = sequence(datasource.read(spark, source), settings, record, source=source, tails=tails)
     return (  # the sink takes the columns that it knows, and leaves the figures
         stamped_records.observe(OBSERVED, F.max(FIGURES).alias(FIGURES))
         .writeStream.format("kafka")
@@ -52,29 +52,32 @@ def start_query(
     )
 
 
-def sequence(chunks: DataFrame, settings: Settings, record: DomainRecord, tails: Mapping[int, Tail]) -> DataFrame:
-    """Chunks of Kafka records in, `processor.OUTPUT` out."""
+def sequence(
+    rows: DataFrame, settings: Settings, record: DomainRecord, *, source: SourceSettings, tails: Mapping[int, Tail]
+) -> DataFrame:
+    """The source's rows in, `processor.OUTPUT` out."""
     keys = shard_keys(settings.shards)
     plan = ShardPlan(
         config=record.engine_config(),
         shard_of={key: shard for shard, key in enumerate(keys)},
         starts=record.starts,
+        source=source,
         tails=tails,
         fail_unroutable=settings.unroutable == "fail",
     )
     if settings.shards == settings.reading_tasks == 1:  # one partition needs no shuffle: reading and stamping, one task
-        chunks = chunks.coalesce(1)
-    rows = to_shards(chunks.withColumn(TIME_MS, batch_time_ms()), keys)
-    return rows.groupBy(SHARD_KEY).transformWithStateInPandas(ShardProcessor(plan), OUTPUT, "update", "none")
+        rows = rows.coalesce(1)
+    keyed = to_shards(rows.withColumn(TIME_MS, batch_time_ms()), keys)
+    return keyed.groupBy(SHARD_KEY).transformWithStateInPandas(ShardProcessor(plan), OUTPUT, "update", "none")
 
 
 def batch_time_ms() -> Column:
     """The batch's own time: from the write-ahead log, and the same when the batch runs again.
 
-    Spark writes it into each batch's code as a constant, which would then be compiled for each batch. The function
-    around it is interpreted, so that the code stays the same.
+    Spark makes it a constant of each batch's plan, which costs nothing as long as no code is generated
+    (`session.query_conf`).
     """
-    return F.unix_millis(F.get(F.transform(F.array(F.current_timestamp()), lambda time: time), F.lit(0)))
+    return F.unix_millis(F.current_timestamp())
 
 
 def to_shards(rows: DataFrame, keys: Iterable[int]) -> DataFrame:

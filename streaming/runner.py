@@ -301,7 +301,7 @@ class Sequencer:
             tails=self._tails,
             checkpoint=self._query_checkpoint(),
         )
-        self._progress = ProgressReader(self._query)
+        self._progress = ProgressReader(self._query, self._handover.looks)
         self._await_ready(self._query)
 
     def _query_checkpoint(self) -> str:

@@ -283,6 +283,8 @@ def query_conf(settings: Settings) -> dict[str, str]:
         # The source's reader has this setting in its environment, and Spark keeps workers by their environments: with
         # it one worker reads a batch and then stamps it, and the next batch too; else it would take three by turns.
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+        # A snapshot of the state is a tenth of all that a task does when every tenth batch has one.
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
         # The source itself waits for what comes.
         "spark.sql.streaming.pollingDelay": "1ms",
         "spark.sql.streaming.stopTimeout": str(STOP_TIMEOUT_MS),

@@ -68,6 +68,11 @@ def make(settings: Mapping[str, str]) -> Reader:
         from totalorder.streaming.cut.fast import FastReader
 
         return FastReader(settings)
+    return plain(settings)
+
+
+def plain(settings: Mapping[str, str]) -> Reader:
+    """A plain reader; SettingsError for what librdkafka refuses."""
     try:
         return PlainReader(settings)
     except KafkaException as error:

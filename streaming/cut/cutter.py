@@ -8,6 +8,7 @@ A topic that is gone is left out of batches from then on, and the driver is told
 control is: that is how the engine, and everybody, learns that nothing more comes of it, and how much of it is lost.
 """
 
+import math
 import secrets
 import threading
 import time
@@ -23,7 +24,8 @@ from totalorder.sequencer.control import Retire, encode_request
 from totalorder.sequencer.cuts import Cut, CutEncoder
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.stamps import Source
-from totalorder.streaming.cut.chunk import Ints
+from totalorder.streaming.cut.ahead import MAX_EVENTS, Ahead
+from totalorder.streaming.cut.chunk import Chunk, Ints
 from totalorder.streaming.cut.ends import Look
 from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.looks import LookLog, Waiting
@@ -38,6 +40,7 @@ from totalorder.streaming.handover import Handover
 from totalorder.streaming.record import CONTROL, EventTopic
 
 _MINUTE_S = 60.0
+_SAY_LOOKS_S = 1.0
 _SHARED_FROM = 20_000
 """Events: fewer are read by one task, whatever the settings say."""
 
@@ -62,6 +65,7 @@ class Cutter:
         self._placed: tuple[tuple[Source, ...], Ints] = ((), np.zeros(0, dtype=np.int64))
         """Sources of looks, and the places of each among the sources of `_looks`."""
         self._published: BatchEnd | None = None
+        self._ahead = Ahead()
         self._planned: Planned | None = None
         self._looks = LookLog()
         self._seen = threading.Condition()
@@ -78,6 +82,7 @@ class Cutter:
         )
         self._is_looking = False
         self._grows_s = 0.0
+        self._said_looks_s = -math.inf
         self._has_said_first_trigger = False
 
     def _take_record(self) -> None:
@@ -138,9 +143,21 @@ class Cutter:
             last=self._planned,
         )
         self._admitted()
-        if self._gone == known:
-            self._publish(begin, self._planned.end)
-        return self._planned.end
+        end = self._planned.end
+        if self._gone != known:
+            return end
+        self._publish(begin, end)
+        if self._planned.taken <= MAX_EVENTS:
+            for wanted in self._plans(begin, end):
+                self._ahead.begin(wanted)
+        self._say_looks()
+        return end
+
+    def _say_looks(self) -> None:
+        """Tells the driver how looks go, each second at most."""
+        if time.monotonic() >= self._said_looks_s + _SAY_LOOKS_S:
+            self._said_looks_s = time.monotonic()
+            self._handover.say_looks(self.figures())
 
     def _tie_order(self) -> list[int]:
         """The numbers of the topics that the present list of names has, in its order."""
@@ -316,6 +333,15 @@ class Cutter:
         if end.cut == begin.cut:
             return []
         self._publish(begin, end)
+        plans = self._plans(begin, end)
+        self._publisher.await_acknowledged(self._settings.broker_timeout_s)
+        return plans
+
+    def read_ahead(self, wanted: ReadPlan) -> list[Chunk] | None:
+        """What was read already of the batch planned last, None where nothing was; raises what reading does."""
+        return self._ahead.chunks(wanted)
+
+    def _plans(self, begin: BatchEnd, end: BatchEnd) -> list[ReadPlan]:
         ranges = [
             Range(
                 topic=self._topics[span.number].name,
@@ -328,21 +354,11 @@ class Cutter:
             for span in slices_of(begin, end, self._starts)
             if span.number in self._read
         ]
-        self._publisher.await_acknowledged(self._settings.broker_timeout_s)
-        return [self._share(end, part) for part in _divided(ranges, self._settings.reading_tasks)]
-
-    def _share(self, end: BatchEnd, ranges: Sequence[Range]) -> ReadPlan:
-        settings = self._settings
-        return ReadPlan(
-            bootstrap_servers=settings.bootstrap_servers,
-            kafka=settings.kafka,
-            control=DomainTopics(domain=settings.domain).control,
-            topic_by=settings.topic_by,
-            cut=end.cut,
-            topic_order=self._record.orders[end.order],
-            ranges=tuple(ranges),
-            silence_s=settings.broker_timeout_s,
-        )
+        order = self._record.orders[end.order]
+        return [
+            self._settings.plan(cut=end.cut, topic_order=order, ranges=part)
+            for part in _divided(ranges, self._settings.reading_tasks)
+        ]
 
     def _publish(self, begin: BatchEnd, end: BatchEnd) -> None:
         """Sends the batch's cut, once; a former process may have sent it too."""
@@ -390,6 +406,7 @@ class Cutter:
         """Ends the looks, and the connections."""
         if self._is_looking:
             self._looker.stop()
+        self._ahead.close()
         self._questions.close()
         self._publisher.close()
 

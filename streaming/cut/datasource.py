@@ -5,13 +5,14 @@ for an offset for the first time. Spark loads this module in four processes when
 two of them need neither: so both are imported where they are used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, InputPartition
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
@@ -60,13 +61,21 @@ class Share(InputPartition):
         self.plan = plan
 
 
-class CutReader(DataSourceStreamReader):
-    """See `Cutter` for what the driver's part does, `reading` for the workers'."""
+class CutReader(_SimpleStreamReaderWrapper):
+    """See `Cutter` for what the driver's part does, `reading` for the workers'.
+
+    pyspark 4.2 asks readers of this class alone for rows that the driver's process has already, which then need no
+    worker of the source's own. It asks them for no figures.
+    """
+
+    simple_reader: Any = None
+    """pyspark looks at what its own class wraps; here it is nothing."""
 
     def __init__(self, settings: SourceSettings) -> None:
         self._settings = settings
         self._made: Cutter | None = None
         self._is_first_trigger = True
+        self._rows: list[bytes] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where the domain begins."""
@@ -96,11 +105,27 @@ class CutReader(DataSourceStreamReader):
             self._is_first_trigger = False
             where = "the offset in Spark's log"
             plans = self._cutter().shares(BatchEnd.decode(start, where), BatchEnd.decode(end, where))
+            self._rows = self._handed_over(plans[0]) if len(plans) == 1 else None
             return [Share(plan) for plan in plans]
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Figures about the looks, which the driver finds in the query's progress."""
-        return None if self._made is None else self._made.figures()
+    def _handed_over(self, plan: ReadPlan) -> list[bytes] | None:
+        """What a task is given in the place of a share to read: the chunks where they are there, or else the plan,
+        where the task that takes it is the only one; None where it has to read. Spark takes no empty list well.
+        """
+        from totalorder.streaming.cut.chunk import encode
+        from totalorder.streaming.cut.rows import encode_plan
+
+        chunks = self._cutter().read_ahead(plan)
+        if chunks:
+            return [encode(chunk) for chunk in chunks]
+        return [encode_plan(plan)] if self._settings.shards == 1 else None
+
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any] | None:  # noqa: ARG002, N802
+        """Asked behind `partitions`: the rows that Spark keeps for the one task, None where it is to read its share."""
+        return None if self._rows is None else _batches(self._rows)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is kept for batches that are over."""
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a worker: the chunks of one share."""
@@ -110,8 +135,7 @@ class CutReader(DataSourceStreamReader):
 
         assert isinstance(partition, Share)
         with _told():
-            for chunk in reading.read(partition.plan, verify=present_ids):
-                yield pa.RecordBatch.from_arrays([pa.array([encode(chunk)], pa.binary())], names=[CHUNK])
+            yield from _batches(encode(chunk) for chunk in reading.read(partition.plan, verify=present_ids))
 
     def stop(self) -> None:
         """Ends what the driver's process holds."""
@@ -125,6 +149,11 @@ class CutReader(DataSourceStreamReader):
             log_through_java()
             self._made = Cutter(self._settings)
         return self._made
+
+
+def _batches(rows: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
+    """Each row a batch: it may be large."""
+    return (pa.RecordBatch.from_arrays([pa.array([row], pa.binary())], names=[CHUNK]) for row in rows)
 
 
 @contextmanager

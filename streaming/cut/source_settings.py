@@ -1,11 +1,13 @@
 """What the source is told when its query starts."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Self
 
 from totalorder.config import Settings
+from totalorder.sequencer.names import DomainTopics
+from totalorder.streaming.cut.ranges import Range, ReadPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,7 @@ class SourceSettings:
     folder: str
     max_events: int
     reading_tasks: int
+    shards: int
     look_ms: float
     look_warn_ms: float
     look_patience_ms: float
@@ -39,6 +42,7 @@ class SourceSettings:
             folder=folder,
             max_events=settings.max_events_per_batch,
             reading_tasks=settings.reading_tasks,
+            shards=settings.shards,
             look_ms=settings.look_ms,
             look_warn_ms=settings.look_warn_ms,
             look_patience_ms=settings.look_patience_ms,
@@ -55,3 +59,16 @@ class SourceSettings:
     def decode(cls, text: str) -> Self:
         """Reads `encode`, which came through Spark from the driver."""
         return cls(**json.loads(text))
+
+    def plan(self, *, cut: int, topic_order: Sequence[str], ranges: Sequence[Range]) -> ReadPlan:
+        """What one task is to read."""
+        return ReadPlan(
+            bootstrap_servers=self.bootstrap_servers,
+            kafka=self.kafka,
+            control=DomainTopics(domain=self.domain).control,
+            topic_by=self.topic_by,
+            cut=cut,
+            topic_order=tuple(topic_order),
+            ranges=tuple(ranges),
+            silence_s=self.broker_timeout_s,
+        )

@@ -20,6 +20,10 @@ def test_records_and_the_first_trigger() -> None:
         assert not driver.is_first_trigger_over
         source.say_first_trigger_over()
         assert driver.is_first_trigger_over
+        assert driver.looks() == {}
+        source.say_looks({"longest_ms": 7})
+        source.say_looks({"longest_ms": 8})
+        assert driver.looks() == {"longest_ms": 8}
     finally:
         driver.remove()
     assert not driver.folder.exists()

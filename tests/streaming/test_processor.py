@@ -10,11 +10,13 @@ import pytest
 from chunked import chunk_of, frame_of
 from hypothesis import given, settings, strategies as st
 
+from totalorder.config import make_settings
 from totalorder.errors import Error
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.failures import WorkerFailure, error_from
 from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, remembered
 from totalorder.streaming.written import Tail
@@ -65,6 +67,7 @@ def processor(
         config=engine,
         shard_of={10 + shard: shard for shard in range(engine.shards)},
         starts={},
+        source=SourceSettings.of(make_settings(topics=("a",), checkpoint_dir="x", domain=DOMAIN), "folder"),
         tails=tails or {},
         fail_unroutable=fail,
     )
@@ -357,3 +360,13 @@ def test_an_offset_that_comes_twice_is_an_error() -> None:
     run(made, [frame(events(6))])
     with pytest.raises(WorkerFailure, match="comes a second time"):
         run(made, [frame(events(6))])
+
+
+def test_rows_that_bring_no_record_leave_the_state_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Handle()
+    run(processor(handle), [frame([Row("a", 0, 0, 1, "a", 7)])])
+    kept = {part: bytes(value) for part, value in handle.parts.kept.items()}
+    monkeypatch.setattr("totalorder.streaming.processor.chunks_of", lambda *_: iter(()))
+    output = run(processor(handle), [frame([Row("a", 0, 1, 1, "a", 7)])])
+    assert len(output) == 0
+    assert {part: bytes(value) for part, value in handle.parts.kept.items()} == kept

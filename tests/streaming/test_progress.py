@@ -6,7 +6,6 @@ from itertools import count
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 from pyspark.sql import Row
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -15,7 +14,7 @@ from totalorder.streaming.progress import KEPT, OBSERVED, ProgressReader
 TRIGGERS = count()
 
 
-def finished(batch_id: int, figures: str | None, looks: str | None = '{"longest_ms": 7}') -> SimpleNamespace:
+def finished(batch_id: int, figures: str | None) -> SimpleNamespace:
     observed = {OBSERVED: Row(figures=figures)}
     durations = {"triggerExecution": batch_id}
     return SimpleNamespace(
@@ -23,7 +22,6 @@ def finished(batch_id: int, figures: str | None, looks: str | None = '{"longest_
         timestamp=f"trigger {next(TRIGGERS)}",
         observedMetrics=observed,
         durationMs=durations,
-        sources=[SimpleNamespace(latestOffset=looks)],
     )
 
 
@@ -48,7 +46,7 @@ def read(reader: ProgressReader) -> list[int]:
 
 def test_each_batch_comes_once_and_in_order() -> None:
     query = Query()
-    reader = ProgressReader(cast(StreamingQuery, query))
+    reader = ProgressReader(cast(StreamingQuery, query), dict)
     assert read(reader) == []
     query.finish(7)
     assert read(reader) == [7]
@@ -63,7 +61,7 @@ def test_each_batch_comes_once_and_in_order() -> None:
 
 def test_a_trigger_that_found_nothing_has_the_number_of_the_next_batch() -> None:
     query = Query([finished(1, None)])
-    reader = ProgressReader(cast(StreamingQuery, query))
+    reader = ProgressReader(cast(StreamingQuery, query), dict)
     assert read(reader) == []
     query.finish(1)
     assert read(reader) == [1]
@@ -77,13 +75,7 @@ def test_a_trigger_that_found_nothing_has_the_number_of_the_next_batch() -> None
 
 
 def test_figures_and_durations_are_handed_on() -> None:
-    reader = ProgressReader(cast(StreamingQuery, Query([finished(4, '{"batch": 4}')])))
+    reader = ProgressReader(cast(StreamingQuery, Query([finished(4, '{"batch": 4}')])), lambda: {"longest_ms": 7})
     (batch,) = reader.read()
     assert (batch.figures, batch.durations_ms) == ({"batch": 4}, {"triggerExecution": 4})
     assert batch.looks == {"longest_ms": 7}
-
-
-@pytest.mark.parametrize("looks", [None, "null"])
-def test_a_batch_that_runs_again_comes_before_the_first_look(looks: str | None) -> None:
-    (batch,) = ProgressReader(cast(StreamingQuery, Query([finished(4, '{"batch": 4}', looks)]))).read()
-    assert batch.looks == {}

@@ -1,0 +1,200 @@
+"""The source as pyspark calls it: what it hands over in the place of a share to read, and that it is the same batch."""
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from cut_driver import Driver
+from cut_world import whole
+from kafka import KafkaProducer
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+from pyspark.sql.streaming import python_streaming_source_runner
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import BinaryType, StructField, StructType
+from waiting import wait_until
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.errors import StateError
+from totalorder.streaming.cut.ahead import MAX_EVENTS
+from totalorder.streaming.cut.batches import CHUNK
+from totalorder.streaming.cut.chunk import Chunk
+from totalorder.streaming.cut.datasource import CutReader, CutSource, Share
+from totalorder.streaming.cut.rows import chunks_of, encode_plan
+from totalorder.streaming.cut.source_settings import SourceSettings
+
+pytestmark = pytest.mark.broker
+NewTopic = Callable[..., str]
+Offset = dict[str, Any]
+runner: Any = python_streaming_source_runner
+
+
+@pytest.fixture(scope="module")
+def producer(broker: LocalBroker) -> Iterator[KafkaProducer]:
+    with kafka_clients.producer(broker.bootstrap_servers) as found:
+        yield found
+
+
+class Source:
+    """A reader as the driver's process has it."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.settings = SourceSettings.of(driver.settings, str(driver.handover.folder))
+        self.reader = CutReader(self.settings)
+
+    def next(self, start: Offset, most: int = 100_000) -> Offset:
+        ends: list[Offset] = []
+
+        def moved() -> bool:
+            ends.append(self.reader.latestOffset(start, ReadMaxRows(most)))
+            return bool(ends[-1] != start)
+
+        wait_until(moved, "a batch", bound_s=30)
+        return ends[-1]
+
+    def rows(self, start: Offset, end: Offset) -> tuple[list[InputPartition], list[bytes] | None]:
+        partitions = self.reader.partitions(start, end)
+        cached = self.reader.getCache(start, end)
+        return partitions, None if cached is None else values(cached)
+
+
+@pytest.fixture
+def source(drive: Callable[..., Driver]) -> Iterator[Callable[[Driver], Source]]:
+    made: list[Source] = []
+
+    def make(driver: Driver) -> Source:
+        made.append(Source(driver))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.reader.stop()
+
+
+def values(batches: Iterator[pa.RecordBatch]) -> list[bytes]:
+    return [value for batch in batches for value in batch.column(CHUNK).to_pylist()]
+
+
+def offsets(found: list[Chunk]) -> list[tuple[str, int, int, int]]:
+    return sorted(
+        (*chunk.sources[source][::2], offset, crc)
+        for chunk in found
+        for source, offset, crc in zip(chunk.source.tolist(), chunk.offset.tolist(), chunk.crc.tolist(), strict=True)
+    )
+
+
+def read_by_a_worker(source: Source, partitions: list[InputPartition]) -> list[Chunk]:
+    rows = [row for part in partitions for row in values(source.reader.read(part))]
+    return [chunk for row in rows for chunk in chunks_of(row, source.settings)]
+
+
+def publish(producer: KafkaProducer, topic: str, count: int) -> None:
+    for number in range(count):
+        producer.send(topic, value=b"%d" % number, partition=0)
+    producer.flush(60)
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_small_batch_is_handed_over_and_is_the_same_when_it_runs_again(
+    shards: int,
+    drive: Callable[..., Driver],
+    source: Callable[[Driver], Source],
+    new_topic: NewTopic,
+    producer: KafkaProducer,
+) -> None:
+    a = new_topic("a")
+    driver = drive([a], shards=shards)
+    first = source(driver)
+    start = first.reader.initialOffset()
+    publish(producer, a, 9)
+    end = first.next(start)
+    partitions, rows = first.rows(start, end)
+    assert rows is not None
+    assert b"{" not in rows[0][:5], "chunks, not a plan"
+    found = [chunk for row in rows for chunk in chunks_of(row, first.settings)]
+    assert 0 < len(offsets(found)) <= 9
+    assert offsets(read_by_a_worker(first, partitions)) == offsets(found), "where Spark has lost the rows"
+    again = source(driver)  # of which Spark asks for partitions only, with what its log has
+    partitions, rows = again.rows(start, end)
+    assert (rows is None) == (shards > 1), "a plan goes to the one task that stamps, and not to several"
+    for row in rows or ():
+        assert offsets(list(chunks_of(row, again.settings))) == offsets(found)
+    assert offsets(read_by_a_worker(again, partitions)) == offsets(found)
+    assert again.rows(end, end) == ([], None)
+    assert first.rows(end, end) == ([], None), "nothing is left of the batch before"
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_large_batch_is_read_where_it_is_stamped_or_by_several_tasks(
+    tasks: int,
+    drive: Callable[..., Driver],
+    source: Callable[[Driver], Source],
+    new_topic: NewTopic,
+    producer: KafkaProducer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from totalorder.streaming.cut import cutter
+
+    monkeypatch.setattr(cutter, "_SHARED_FROM", MAX_EVENTS)
+    a, b = new_topic("a"), new_topic("b")
+    made = source(drive([a, b], reading_tasks=tasks))
+    start = made.reader.initialOffset()
+    for topic in (a, b):
+        publish(producer, topic, MAX_EVENTS)
+    end = made.next(start)
+    partitions, rows = made.rows(start, end)
+    assert len(partitions) == tasks
+    every = [(topic, 0, number) for topic in sorted((a, b)) for number in range(MAX_EVENTS)]
+    assert [row[:3] for row in offsets(read_by_a_worker(made, partitions))] == every
+    if tasks == 1:
+        assert rows is not None
+        (row,) = rows
+        assert len(row) < 1_000
+        assert [row[:3] for row in offsets(list(chunks_of(row, made.settings)))] == every
+    else:
+        assert rows is None
+
+
+def test_who_stamps_asks_for_topics_ids_behind_its_own_reading(
+    drive: Callable[..., Driver], source: Callable[[Driver], Source], new_topic: NewTopic, producer: KafkaProducer
+) -> None:
+    a = new_topic("a")
+    made = source(drive([a]))
+    publish(producer, a, 3)
+    plan = made.settings.plan(cut=1, topic_order=(), ranges=[whole(a, 0, 0, 3, topic_id="former")])
+    with pytest.raises(StateError, match=f"topic {a} was deleted and created again"):
+        list(chunks_of(encode_plan(plan), made.settings))
+
+
+def test_pyspark_itself_hands_the_rows_over(
+    drive: Callable[..., Driver], source: Callable[[Driver], Source], new_topic: NewTopic, producer: KafkaProducer
+) -> None:
+    a = new_topic("a")
+    made = source(drive([a]))
+    start = made.reader.initialOffset()
+    publish(producer, a, 3)
+    end = made.next(start)
+    asked, told = io.BytesIO(), io.BytesIO()
+    for text in (start, end):
+        runner.write_with_length(json.dumps(text).encode(), asked)
+    asked.seek(0)
+    schema = StructType([StructField(CHUNK, BinaryType())])
+    runner.partitions_func(made.reader, CutSource({}), schema, 10_000, asked, told)
+    told.seek(0)
+    assert runner.read_int(told) == 1
+    (partition,) = [runner.pickleSer._read_with_length(told)]
+    assert isinstance(partition, Share)
+    assert runner.read_int(told) == runner.NON_EMPTY_PYARROW_RECORD_BATCHES
+    runner.read_int(told)
+    rows = values(ArrowStreamSerializer().load_stream(told))
+    assert offsets([chunk for row in rows for chunk in chunks_of(row, made.settings)]) == offsets(
+        read_by_a_worker(made, [partition])
+    )
+    flags = io.BytesIO()
+    runner.check_support_func(made.reader, flags)
+    flags.seek(0)
+    assert runner.read_int(flags) == runner.SUPPORTS_ADMISSION_CONTROL
