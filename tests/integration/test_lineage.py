@@ -25,8 +25,9 @@ import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, SettingsError, StateError
-from totalorder.sequencer.cuts import Cut, CutSource, encode_cut
+from totalorder.sequencer.cuts import Cut, encode_cut
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import Source
 from totalorder.sinks import pieces
 from totalorder.sinks.audit import Auditor
 from totalorder.sinks.decode import SCHEMAS
@@ -41,7 +42,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 _NAMES = ("d.control", "a", "b", "c")
 OF_WORLD: dict[str, Any] = {
-    "domain": "d", "incarnation": 1, "sources": [CutSource(name, f"id-{name}", 0) for name in _NAMES]
+    "domain": "d", "incarnation": 1, "sources": [Source(name, f"id-{name}", 0) for name in _NAMES]
 }  # fmt: skip
 
 

@@ -220,8 +220,8 @@ def _show_batch(console: "Console", found: Sequence[tuple["StampedBatch", "Recor
     console.print(f"[bold]batch {batch.batch}[/]  {when}  incarnation {batch.incarnation}")
     console.print(f"  complete through g {batch.g}, answers through g {batch.control_g}")
     named = _names(batch.sources)
-    ends = [f"{named[source]}@{end}" for source, end in sorted(batch.next_offsets.items())]
-    _show_words(console, "event partitions that it advances, to before:", ends or ["(none)"])
+    ends = [f"{named[source]}<{end}" for source, end in sorted(batch.next_offsets.items())]
+    _show_words(console, "event partitions that went on, and how far:", ends or ["(none)"])
     for each, record in found:
         if len(each.rows):
             _show_stamps(console, each, record)
