@@ -88,7 +88,7 @@ class EventLog:
         return _of_topics(shaped(found).toArrow(), self._still_same(ranges))
 
     def _still_same(self, ranges: Ranges) -> dict[str, str]:
-        """The ids of the topics that have them still: Spark reads by name, and another topic may have had it by then."""
+        """The ids of the topics that are still there: Spark reads by name, and another may have had it by then."""
         asked = {source.topic: source.topic_id for source in ranges}
         facts = self._facts(asked)
         return {name: topic_id for name, topic_id in asked.items() if _is_there(name, topic_id, facts)}

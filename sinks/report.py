@@ -49,7 +49,7 @@ ORDER BY subscriber, generation, delivery_index
 """
 
 # Four bins to each doubling of milliseconds.
-_LATENCIES = """
+LATENCIES = """
 SELECT int(floor(4 * log2(greatest(unix_millis(delivered_time) - unix_millis(event_time), 1)))) AS bin, count(*)
 FROM deliveries JOIN events ON events.kafka_topic = deliveries.kafka_topic
   AND events.topic_id = deliveries.topic_id AND events.partition = deliveries.partition
@@ -91,7 +91,7 @@ def write_report(path: Path, auditor: Auditor, results: Sequence[Result], *, tab
     measured = auditor.ask(latency, most_rows=30_000)
     figures = Figures(
         received=[Received(**dict(zip(columns, row, strict=True))) for row in window],
-        bins=Counter(dict(auditor.query(_LATENCIES)[1])),
+        bins=Counter(dict(auditor.query(LATENCIES)[1])),
         percentiles=by_group(_as_dicts(measured)),
         known=auditor.known(),
         not_judged=auditor.not_judged(),
@@ -143,8 +143,8 @@ def page(results: Sequence[Result], figures: Figures, *, tables: str, now: datet
 def _lost(rows: Sequence[Mapping[str, Any]]) -> str:
     """What nobody is owed, and can receive, since its Kafka topic was retired before it was stamped."""
     places = [
-        f"{row['kafka_topic']}[{row['partition']}]@{row['first_lost']}–{row['last_lost']} (Kafka's id {row['topic_id']}, "
-        f"retired at position {row['retired_g']:,})"
+        f"{row['kafka_topic']}[{row['partition']}]@{row['first_lost']} to {row['last_lost']} "
+        f"(Kafka's id {row['topic_id']}, retired at position {row['retired_g']:,})"
         for row in rows[:MOST_LOST]
     ]
     more = "; and more" if len(rows) > MOST_LOST else ""

@@ -125,8 +125,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
                 (
                     "next_offsets",
                     NEXT_OFFSETS,
-                    "Where the batch ends in the event partitions that it advances, and in no other: last offset seen "
-                    "+ 1.",
+                    "Where the batch ends in each event partition that it advances: last offset seen + 1.",
                 ),
                 ("previous_digest", "STRING", "Digest of the batch before in this partition."),
                 ("digest", "STRING", "BLAKE2b (16 bytes, hex) over previous_digest and the batch's whole content."),
@@ -162,7 +161,8 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         ),
         "subscriptions": Table(
             comment="Every answer of the sequencer to a control record, and every expiry: who held what from when on, "
-            "and which Kafka topics were retired. grants is compacted by Kafka, so a lineage that begins late lacks earlier answers.",
+            "and which Kafka topics were retired. grants is compacted by Kafka, so a lineage that begins late lacks "
+            "earlier answers.",
             key=("g",),
             layout=("subscriber", "g"),
             arrival=("answered_time", "grants_offset"),

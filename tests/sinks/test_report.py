@@ -94,7 +94,7 @@ def test_what_was_lost_is_told_above_all_verdicts() -> None:
     text = shown(result("holds"), figures=replace(FIGURES, lost=[row]))
     told = text[: text.index("Verdicts")]
     assert "Lost before they were stamped" in told
-    assert "&lt;a&gt;[2]@5–6 (Kafka&#x27;s id i, retired at position 1,234)." in told
+    assert "&lt;a&gt;[2]@5 to 6 (Kafka&#x27;s id i, retired at position 1,234)." in told
     many = shown(result("holds"), figures=replace(FIGURES, lost=[row | {"partition": at} for at in range(13)]))
     assert "&lt;a&gt;[11]@5" in many
     assert "&lt;a&gt;[12]@5" not in many

@@ -41,7 +41,7 @@ from totalorder.sinks.schema import TABLES
 
 TableRow = dict[str, Any]
 ANEW = Change("job", frozenset())
-"""Here the Kafka topic that all events are in is retired, and another one made under its name, whose offsets begin anew."""
+"""Here the Kafka topic that all events are in is retired, and another one made under its name: offsets begin anew."""
 LOST = {1: 2}
 """By partition, how many events a topic that is retired had beyond those that were stamped."""
 _SLICES = 3

@@ -135,7 +135,9 @@ def test_a_batch_tells_where_it_went_on_and_of_two_topics_of_a_name_their_ids(ru
         kafka.trim(Partition(STAMPS, number), BATCHES)
     state = initial_state(EngineConfig(domain=DOMAIN, identity="test", stamps_partitions=PARTITIONS))
     state = write(kafka, state, Batch.of(1, [Row("a", 0, 6, 1, "a", topic_id="i"), Row("b", 2, 4, topic="b")]))
-    state = write(kafka, state, Batch.of(2, [Row("a", 0, 0, 2, "a", topic_id="j"), Row("a", 0, 7, 1, "a", topic_id="i")]))
+    state = write(
+        kafka, state, Batch.of(2, [Row("a", 0, 0, 2, "a", topic_id="j"), Row("a", 0, 7, 1, "a", topic_id="i")])
+    )
     write(kafka, state, Batch.of(3, [Row("shop.control", 0, 0, control=b"?")]))
     _, out, _ = run()
     told = [line.split(": ")[1] for line in out.splitlines() if "went on" in line]
@@ -145,7 +147,9 @@ def test_a_batch_tells_where_it_went_on_and_of_two_topics_of_a_name_their_ids(ru
     lines = [json.loads(line) for line in run("--json")[1].splitlines()]
     advances = {line["batch"]: line["advances"] for line in lines}
     assert advances == {1: [["a", "i", 0, 7], ["b", "", 2, 5]], 2: [["a", "i", 0, 8], ["a", "j", 0, 1]], 3: []}
-    places = [(stamp["topic_id"], stamp["offset"]) for line in lines for stamp in line["stamps"] if stamp["topic"] == "a"]
+    places = [
+        (stamp["topic_id"], stamp["offset"]) for line in lines for stamp in line["stamps"] if stamp["topic"] == "a"
+    ]
     assert places == [("i", 6), ("i", 7), ("j", 0)]
 
 
@@ -155,7 +159,7 @@ def test_what_was_retired_and_lost_is_told(run: Run, kafka: SimKafka) -> None:
     losses: list[dict[int, tuple[int, int]]] = [
         {0: (7, 8), 2: (5, 9)},
         {},
-        {number: (0, 1) for number in range(14)},
+        dict.fromkeys(range(14), (0, 1)),
     ]
     for g, lost in enumerate(losses, 1):
         answer = Retired(**stem, g=g, topic=f"t{g}", lost=lost)  # type: ignore[arg-type]
