@@ -433,14 +433,17 @@ def _columns(planes: memoryview, directory: Mapping[str, Any]) -> dict[str, Ints
 
 def _sources(columns: Mapping[str, Ints], kafka_topics: Any) -> tuple[Source, ...]:
     """Undoes `_sources_columns`."""
-    topics = [(_typed(name, str), _typed(topic_id, str)) for name, topic_id in kafka_topics]
+    topics = [KafkaTopic(_typed(name, str), _typed(topic_id, str)) for name, topic_id in kafka_topics]
     place = _checked(np.cumsum(columns["source_topic"]), len(topics))
     partition = np.cumsum(columns["source_partition"])
     if len(partition) and not (partition.min() >= 0 and partition.max() <= MAX_PARTITION_NUMBER):
         raise ValueError("the number of a partition is out of range")
     if columns["end"].min(initial=0) < 0:
         raise ValueError("a partition ends below 0")
-    sources = tuple(Source(*topics[at], part) for at, part in zip(place.tolist(), partition.tolist(), strict=True))
+    sources = tuple(
+        Source(topics[at].name, topics[at].topic_id, part)
+        for at, part in zip(place.tolist(), partition.tolist(), strict=True)
+    )
     if len(set(sources)) < len(sources):
         raise ValueError("an event partition is there twice")
     return sources

@@ -13,7 +13,7 @@ from totalorder.sequencer.groups import Counts, GroupChange
 from totalorder.sequencer.limits import MAX_TOPICS_PER_DOMAIN
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.stamps import KafkaTopic, Source
-from totalorder.sequencer.state import NO_RENEWALS, Cold, Renewals, State, Subscription
+from totalorder.sequencer.state import NO_RENEWALS, Cold, Lost, Renewals, State, Subscription
 
 Ints = npt.NDArray[np.int64]
 _NOBODY = np.zeros(0, dtype=np.int64)
@@ -86,11 +86,13 @@ class Draft:
             self.kafka_topics += fresh
             self.ranks = {topic: rank for rank, topic in enumerate(self.kafka_topics)}
 
-    def retire(self, topic: KafkaTopic) -> None:
-        """From here on nothing more of the topic, which has a rank, is stamped."""
-        if self.ranks[topic] not in self.retired:
+    def retire(self, topic: KafkaTopic, lost: Lost) -> Lost:
+        """From here on nothing more of the topic, which has a rank, is stamped; what is lost is as the first time."""
+        rank = self.ranks[topic]
+        if rank not in self.retired:
             self.changed = True
-            self.retired |= {self.ranks[topic]}
+            self.retired = {**self.retired, rank: lost}
+        return self.retired[rank]
 
     def number_sources(self, sources: Iterable[tuple[int, int]]) -> None:
         """Indexes for event partitions (rank, partition) seen for the first time."""

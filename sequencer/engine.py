@@ -19,7 +19,7 @@ from totalorder.sequencer.numbering import present
 from totalorder.sequencer.order import SliceFalls, pi_order
 from totalorder.sequencer.registry import Registry
 from totalorder.sequencer.stamper import Stamper
-from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch, StampRows, first_digest
+from totalorder.sequencer.stamps import Source, StampedBatch, StampRows, first_digest
 from totalorder.sequencer.state import NO_RENEWALS, Cold, EngineConfig, Hot, State
 
 Ints = npt.NDArray[np.int64]
@@ -34,14 +34,13 @@ class Effects:
     `answers` go to grants, in order, and come from shard 0 alone; `stamps` hold one StampedBatch for each stamps
     partition of the shard. `unroutable` lists the events (Kafka topic, partition, offset) whose pub/sub topic could not
     be told: they take no position and nobody is owed them; nor any of the `late` ones, whose Kafka topics were retired
-    before them. `retired` are those that this batch retired. `cold_changed` says that the cold state must be written
+    before them. `cold_changed` says that the cold state must be written
     too.
     """
 
     stamps: tuple[StampedBatch, ...] = ()
     answers: tuple[Answer, ...] = ()
     unroutable: tuple[tuple[str, int, int], ...] = ()
-    retired: tuple[KafkaTopic, ...] = ()
     cold_changed: bool = False
     events: int = 0
     late: int = 0
@@ -70,7 +69,7 @@ def initial_state(config: EngineConfig) -> State:
         cold=Cold(
             config=config,
             kafka_topics=(),
-            retired=frozenset(),
+            retired={},
             sources=(),
             topics=(),
             subscriptions={},
@@ -86,12 +85,15 @@ def step(state: State, batch: Batch, starts: Mapping[Source, int]) -> tuple[Stat
     when the rows contradict the state (an offset seen before: the topic was recreated, or the checkpoint is older than
     the stamps), LimitExceeded when the domain has too many topics.
 
-    Claims are between sequencers: they take no position and get no answer, and a batch of claims alone is none.
+    Claims are between sequencers: they take no position and get no answer, and a batch of claims alone is none; nor is
+    one of events of retired topics.
     """
     batch = batch.without([row for row, value in batch.control.items() if claim_in(value) is not None])
+    late = _late(state.cold, batch)
+    batch = batch.without(late)
     if len(batch.offset) == 0:
-        return state, Effects()
-    run = _Run(state, batch, starts)
+        return state, Effects(late=len(late))
+    run = _Run(state, batch, starts, late=len(late))
     run.walk()
     return run.finish()
 
@@ -99,7 +101,7 @@ def step(state: State, batch: Batch, starts: Mapping[Source, int]) -> tuple[Stat
 class _Run:
     """One step's working copies; dropped after it."""
 
-    def __init__(self, state: State, batch: Batch, starts: Mapping[Source, int]) -> None:
+    def __init__(self, state: State, batch: Batch, starts: Mapping[Source, int], *, late: int) -> None:
         self.before = state
         self.batch = batch
         self.draft = draft = Draft(state)
@@ -108,7 +110,7 @@ class _Run:
         self.topic = np.array([draft.topic_ids[name] for name in batch.topics] + [-1], dtype=np.int64)[batch.topic]
         self.begins = _first_offsets(state.hot.next_offsets, draft, starts)
         self.next_offsets = self.begins.copy()
-        self.late = 0
+        self.late = late
         self.stamper = Stamper(state.hot, draft)
         self.registry = Registry(
             draft,
@@ -167,7 +169,7 @@ class _Run:
             ) from None
 
     def _events(self, rows: Ints) -> None:
-        if self.draft.retired:
+        if self._retires:
             rows = self._without_late(rows)
         if len(rows) == 0:
             return
@@ -190,8 +192,6 @@ class _Run:
         cold, renewed = self.draft.finish()
         events = self.source >= 0
         lost = np.flatnonzero(events & (self.topic < 0))
-        if self.draft.retired:
-            lost = self._without_late(lost)
         np.maximum.at(self.next_offsets, self.source[lost], batch.offset[lost] + 1)
         advanced = np.flatnonzero(self.next_offsets != self.begins)
         frontier = StampedBatch(
@@ -216,13 +216,18 @@ class _Run:
             self._stamped(frontier, advanced, partition, rows.get(partition, frontier.rows), cold)
             for partition in cold.config.own_partitions()
         )
+        next_offsets = self.next_offsets
+        if self._retires:
+            kept = self._kept_sources()
+            next_offsets = next_offsets[kept]
+            cold = replace(cold, sources=tuple(cold.sources[index] for index in kept.tolist()))
         hot = Hot(
             batch=frontier.batch,
             g=stamper.g,
             control_g=self.registry.control_g,
             clocks=stamper.clocks,
             last_g=stamper.last_g,
-            next_offsets=self.next_offsets,
+            next_offsets=next_offsets,
             digests={stamped.partition: stamped.digest for stamped in stamps},
             owed=stamper.owed(),
             rekey=frozenset(stamper.rekey),
@@ -234,12 +239,21 @@ class _Run:
             answers=tuple(self.registry.answers) if cold.config.shard == 0 else (),
             unroutable=tuple(self._coordinates(int(row)) for row in lost),
             cold_changed=cold is not self.before.cold,
-            retired=tuple(self.draft.kafka_topics[rank] for rank in sorted(cold.retired - self.before.cold.retired)),
             events=int(events.sum()) - len(lost) - self.late,
             late=self.late,
             controls=len(batch.control),
         )
         return State(hot=hot, cold=cold), effects
+
+    @property
+    def _retires(self) -> bool:
+        """Whether a topic is retired in this batch."""
+        return self.draft.retired is not self.before.cold.retired
+
+    def _kept_sources(self) -> Ints:
+        """Indexes of the sources of topics that are not retired."""
+        ranks = np.array([rank for rank, _ in self.draft.sources], dtype=np.int64)
+        return np.flatnonzero(~np.isin(ranks, list(self.draft.retired)))
 
     def _stamped(
         self, frontier: StampedBatch, advanced: Ints, partition: int, rows: StampRows, cold: Cold
@@ -260,6 +274,15 @@ class _Run:
             int(batch.partition[row]),
             int(batch.offset[row]),
         )
+
+
+def _late(cold: Cold, batch: Batch) -> list[int]:
+    """Rows of topics that were retired before the batch."""
+    if not cold.retired:
+        return []
+    is_late = np.array([cold.ranks.get(topic, -1) in cold.retired for topic in batch.kafka_topics])
+    found: list[int] = np.flatnonzero(is_late[batch.kafka_topic]).tolist()
+    return found
 
 
 def _ranks(draft: Draft, batch: Batch) -> Ints:

@@ -96,7 +96,7 @@ class Registry:
             self.answers.append(answer)
 
     def _retire(self, request: Retire, offset: int, next_offsets: Ints) -> None:
-        """Again for one that is retired already, which changes nothing."""
+        """Of one that is retired already this changes nothing, and says the same again."""
         topic = KafkaTopic(request.topic, request.topic_id)
         if topic not in self.draft.ranks and len(self.draft.kafka_topics) >= MAX_KAFKA_TOPICS:
             reason = f"the domain has {MAX_KAFKA_TOPICS} Kafka topics, its limit"
@@ -106,7 +106,7 @@ class Registry:
         next_of = {source.partition: offset for source, offset in self._known(next_offsets) if source[:2] == topic}
         begun = {source.partition: offset for source, offset in self._starts.items() if source[:2] == topic}
         first = {partition: next_of.get(partition, begun.get(partition, 0)) for partition in seen}
-        self.draft.retire(topic)
+        lost = {part: (first[part], end) for part, end in sorted(seen.items()) if end > first[part]}
         answer = Retired(
             id=request.id,
             nonce=request.nonce,
@@ -114,7 +114,7 @@ class Registry:
             offset=offset,
             topic=request.topic,
             topic_id=request.topic_id,
-            lost={part: (first[part], end) for part, end in sorted(seen.items()) if end > first[part]},
+            lost=self.draft.retire(topic, lost),
             **self._stem(),
         )
         self.answers.append(answer)

@@ -59,6 +59,10 @@ class EngineConfig:
         return range(self.shard, self.stamps_partitions, self.shards)
 
 
+Lost = Mapping[int, tuple[int, int]]
+"""By partition, the first offset that was not stamped, and the end of what was seen."""
+
+
 class Subscription(NamedTuple):
     """One id's subscription; an ended one keeps its generation, with no topics."""
 
@@ -115,10 +119,10 @@ class Cold:
     config: EngineConfig
     kafka_topics: tuple[KafkaTopic, ...]
     """Rank → event topic; numbered at first sight, kept for ever."""
-    retired: frozenset[int]
-    """Ranks of topics of which nothing more is stamped."""
+    retired: Mapping[int, Lost]
+    """By rank, the topics of which nothing more is stamped, and what never was."""
     sources: tuple[tuple[int, int], ...]
-    """(rank, partition), numbered at first sight."""
+    """(rank, partition), numbered at first sight; those of retired topics are taken out."""
     topics: tuple[str, ...]
     """Topic id → name."""
     subscriptions: Mapping[str, Subscription]
@@ -232,7 +236,10 @@ def encode_cold(cold: Cold) -> bytes:
     header = {
         "config": {name: getattr(cold.config, name) for name in EngineConfig.__dataclass_fields__},
         "kafka_topics": cold.kafka_topics,
-        "retired": sorted(cold.retired),
+        "retired": [
+            [rank, [[part, *offsets] for part, offsets in sorted(lost.items())]]
+            for rank, lost in sorted(cold.retired.items())
+        ],
         "sources": cold.sources,
         "topics": cold.topics,
         "subscriptions": [[id_, *cold.subscriptions[id_]] for id_ in cold.ids],
@@ -273,7 +280,7 @@ def decode_cold(data: bytes) -> Cold:
     return Cold(
         config=EngineConfig(**header["config"]),
         kafka_topics=tuple(KafkaTopic(*topic) for topic in header["kafka_topics"]),
-        retired=frozenset(header["retired"]),
+        retired={rank: {part: (first, end) for part, first, end in lost} for rank, lost in header["retired"]},
         sources=tuple((rank, partition) for rank, partition in header["sources"]),
         topics=tuple(header["topics"]),
         subscriptions=subscriptions,

@@ -37,6 +37,7 @@ class BatchLog:
             return
         self._said_s = self._now_s()
         self._warn_of_unroutable(batches)
+        self._warn_of_late(batches)
         if self._verbose:
             for batch in batches:
                 self._log.info("batch", **_one(batch))
@@ -48,6 +49,11 @@ class BatchLog:
         if count:
             named = next(batch.figures["unroutable_at"] for batch in batches if batch.figures["unroutable"])
             self._log.warning("events without a topic left out", count=count, at=named)
+
+    def _warn_of_late(self, batches: list[BatchProgress]) -> None:
+        """Somebody still writes to a topic that was retired; it is read a moment longer."""
+        if count := sum(batch.figures["late"] for batch in batches):
+            self._log.warning("events of retired topics left out", count=count)
 
 
 def _longest_look_ms(batches: list[BatchProgress]) -> int:

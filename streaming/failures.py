@@ -4,7 +4,7 @@ import json
 import re
 
 from totalorder import errors
-from totalorder.errors import BrokerUnavailable, Error, EventsLost, StateError
+from totalorder.errors import BrokerUnavailable, Error, EventsLost, StateError, TopicChanged
 
 _MARK = "totalorder-error "
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
@@ -41,7 +41,7 @@ class WorkerFailure(Exception):
 def is_passing(message: str) -> bool:
     """Whether a query that failed so is worth another try as it is."""
     if (ours := _LINE.search(message)) is not None:
-        return isinstance(_ours(ours[1]), BrokerUnavailable)
+        return isinstance(_ours(ours[1]), BrokerUnavailable | TopicChanged)
     lost = _EVENTS_LOST.search(message) or _DAMAGED.search(message)
     return lost is None and any(cause.search(message) for cause in (_NO_WORKER, _RETRIABLE))
 

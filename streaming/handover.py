@@ -1,4 +1,4 @@
-"""What the driver and the source's own process tell each other: two small files in a folder of the query's own.
+"""What the driver and the source's own process tell each other: a few small files in a folder of the query's own.
 
 The source lives in a process that Spark starts on the driver's machine, and has nothing of the driver's but options.
 """
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from totalorder.streaming.record import DomainRecord
 
-_RECORD, _LOOKED = "domain.json", "first-trigger-over"
+_RECORD, _LOOKED, _CHANGED = "domain.json", "first-trigger-over", "topics-changed"
 
 
 class Handover:
     """A folder on the driver's machine. The driver writes the domain's record, whenever topics are admitted; the source
-    says when the query's first trigger is over.
+    says when the query's first trigger is over, and when it finds that a topic is gone.
     """
 
     def __init__(self, folder: str) -> None:
@@ -53,3 +53,15 @@ class Handover:
     def is_first_trigger_over(self) -> bool:
         """Whether the source has been asked for a second time, which is behind the first trigger."""
         return (self.folder / _LOOKED).exists()
+
+    def say_topics_changed(self) -> None:
+        """Said by the source: the driver need not wait until it looks at topics the next time."""
+        (self.folder / _CHANGED).touch()
+
+    def take_topics_changed(self) -> bool:
+        """Whether it was said since this was asked last."""
+        try:
+            (self.folder / _CHANGED).unlink()
+        except FileNotFoundError:
+            return False
+        return True

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from totalorder.config import Settings
 from totalorder.errors import PreflightFailed
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim, is_anothers
 from totalorder.streaming.record import FIXED, DomainRecord, EventTopic
@@ -122,6 +123,11 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
     )
 
 
+def written_partitions(settings: Settings) -> dict[str, int]:
+    """The partitions of the topics that the job writes batches to."""
+    return {settings.own_topics.stamps: settings.stamps_partitions, settings.own_topics.grants: 1}
+
+
 def check(settings: Settings, facts: Facts) -> None:
     """Raises PreflightFailed with every problem that the facts show."""
     record = facts.checkpoint.record
@@ -150,12 +156,21 @@ def selected(settings: Settings, facts: Facts) -> tuple[str, ...]:
 def fit(settings: Settings, facts: Facts) -> tuple[tuple[str, ...], dict[str, list[str]]]:
     """The selected topics that are new to the domain: those that may be admitted, and why others may not."""
     record = facts.checkpoint.record
-    known = record.event_topics if record is not None else frozenset()
+    known = record.known_ids if record is not None else frozenset()
     rules = vet if record is None else vet_new
-    problems = {name: list(rules(name, facts.topics[name])) for name in selected(settings, facts) if name not in known}
+    problems = {
+        name: list(rules(name, facts.topics[name]))
+        for name in selected(settings, facts)
+        if facts.topics[name].topic_id not in known
+    }
     return tuple(name for name, found in problems.items() if not found), {
         name: found for name, found in problems.items() if found
     }
+
+
+def gone(record: DomainRecord, present: Mapping[str, str]) -> tuple[EventTopic, ...]:
+    """The event topics that are read and that Kafka has no longer, or under another id; `present` has ids by name."""
+    return tuple(topic for topic in record.read_topics if present.get(topic.name) != topic.topic_id)
 
 
 def first_topics(settings: Settings, facts: Facts) -> tuple[EventTopic, ...]:
@@ -192,13 +207,15 @@ def vet_new(name: str, topic: TopicFacts) -> Iterator[str]:
 
 
 def _event_topics(settings: Settings, facts: Facts) -> Iterator[str]:
-    for name in settings.topics:
-        if name not in facts.topics:
-            yield f"topic {name} does not exist; create it, or take it out of topics"
     record = facts.checkpoint.record
+    recorded = {topic.name for topic in record.topics} if record is not None else set()
+    for name in settings.topics:
+        if name not in facts.topics and name not in recorded:
+            yield f"topic {name} does not exist; create it, or take it out of topics"
     if record is not None:
-        for name in sorted(record.event_topics & facts.topics.keys()):
-            yield from vet(name, facts.topics[name])
+        for topic in sorted(record.read_topics, key=lambda topic: topic.name):
+            if (found := facts.topics.get(topic.name)) is not None and found.topic_id == topic.topic_id:
+                yield from vet(topic.name, found)
         return
     names, unfit = fit(settings, facts)
     if not names:  # of several, unfit ones are left out
@@ -266,16 +283,21 @@ def _recorded_topics(settings: Settings, facts: Facts, record: DomainRecord) -> 
     own = settings.own_topics.own()
     for name, topic_id in sorted(record.topic_ids.items()):
         found = facts.topics.get(name)
+        if name not in own and settings.on_topic_deleted == "retire" and (found is None or found.topic_id != topic_id):
+            continue
+        remedy = "begin a new domain" if name in own else 'or set on_topic_deleted = "retire", which goes on without it'
         if found is None:
-            remedy = "restore it" if name in own else "its events belong to the order for ever"
-            yield f"topic {name} of the checkpoint does not exist any more; {remedy}, or begin a new domain"
+            yield f"topic {name} of the checkpoint does not exist any more; restore it, {remedy}"
         elif found.topic_id != topic_id:
             yield (
                 f"topic {name} was deleted and created again (id {found.topic_id}, recorded {topic_id}): offsets mean "
-                "other records now; begin a new domain"
+                f"other records now; {remedy}"
             )
         elif name not in own and not settings.selects(name):
-            yield f"topic {name} was taken out of the settings; a domain keeps its topics: put it back"
+            yield (
+                f"topic {name} was taken out of the settings: put it back, and take it out of the domain first, by "
+                f"`totalorder topics retire {name}` while the job runs"
+            )
 
 
 def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
@@ -286,7 +308,7 @@ def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator
         if topic.topic_id != record.topic_ids.get(name):
             continue
         for partition, earliest in sorted(topic.earliest.items()):
-            source = (name, partition)
+            source = Source(name, topic.topic_id, partition)
             begun = record.starts.get(source, 0)
             needed = facts.checkpoint.next_offsets.get(source, begun)
             if earliest > needed:
@@ -301,18 +323,24 @@ def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator
                 )
 
 
+def _control(settings: Settings, record: DomainRecord) -> Source:
+    name = settings.own_topics.control
+    return Source(name, record.own_ids.get(name, ""), 0)
+
+
 def _behind(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
     """What is on stamps and grants must come from batches that the checkpoint has planned.
 
     Else Spark would plan anew a batch that subscribers have, so this must be seen before it plans anything.
     """
-    newest, planned, control = facts.written.newest, facts.checkpoint.planned, (settings.own_topics.control, 0)
+    newest, planned, control = facts.written.newest, facts.checkpoint.planned, _control(settings, record)
+    written = facts.written.without(record.ids_left)
     if newest and planned < 0:
         yield (
             f"Spark's part of the checkpoint {settings.checkpoint_dir} is missing, and the domain has batch {newest}; "
             "restore it from a copy, or begin a new domain"
         )
-    elif newest > planned + 1 or facts.written.is_past(facts.checkpoint.planned_offsets, record.starts, control):
+    elif newest > planned + 1 or written.is_past(facts.checkpoint.planned_offsets, record.starts, control):
         yield (
             f"the domain has batch {newest} on {settings.own_topics.stamps} or {settings.own_topics.grants}, and the "
             f"checkpoint {settings.checkpoint_dir} ends before it: it is an old copy, or has lost its newest part; "
@@ -324,8 +352,8 @@ def _behind(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[
 
 def _planned_otherwise(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
     """A batch on stamps that is not committed runs again: it must be the one that is planned, by its time."""
-    stamped, checkpoint, control = facts.written.stamped, facts.checkpoint, (settings.own_topics.control, 0)
-    runs_again = facts.written.stamps_are_past(checkpoint.next_offsets, record.starts, control)
+    stamped, checkpoint, control = facts.written.stamped, facts.checkpoint, _control(settings, record)
+    runs_again = facts.written.without(record.ids_left).stamps_are_past(checkpoint.next_offsets, record.starts, control)
     if stamped is not None and runs_again and stamped.time_ms != checkpoint.planned_ms:
         yield (
             f"batch {stamped.batch} is on {settings.own_topics.stamps} with the time {stamped.time_ms}, and the "

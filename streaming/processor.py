@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 from totalorder.errors import Error, StateError
 from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import answer_key, encode_answer
+from totalorder.sequencer.control import Retired, answer_key, encode_answer
 from totalorder.sequencer.engine import Effects, initial_state, step
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.stamps import Source
@@ -120,7 +120,8 @@ class ShardProcessor(StatefulProcessor):
         figures = ""
         if shard == 0:
             g = {"g_first": state.hot.g + 1, "g_last": after.hot.g}
-            figures = json.dumps({"batch": after.hot.batch, **g, **_counts(effects), "unroutable_at": lost})
+            told = {"unroutable_at": lost, "retired": _retired(effects)}
+            figures = json.dumps({"batch": after.hot.batch, **g, **_counts(effects), **told})
         records[FIGURES] = [figures] + [""] * (len(records) - 1)  # every shard has at least one record a batch
         return records
 
@@ -241,7 +242,24 @@ def to_records(effects: Effects, topics: DomainTopics) -> pd.DataFrame:
 
 
 def _counts(effects: Effects) -> dict[str, int]:
-    return {"events": effects.events, "controls": effects.controls, "unroutable": len(effects.unroutable)}
+    return {
+        "events": effects.events,
+        "controls": effects.controls,
+        "unroutable": len(effects.unroutable),
+        "late": effects.late,
+    }
+
+
+def _retired(effects: Effects) -> list[dict[str, Any]]:
+    return [
+        {"topic": answer.topic, "topic_id": answer.topic_id, "g": answer.g, "lost": _lost(answer)}
+        for answer in effects.answers
+        if isinstance(answer, Retired)
+    ]
+
+
+def _lost(answer: Retired) -> str:
+    return ", ".join(f"{answer.topic}[{part}] {first} to {end - 1}" for part, (first, end) in answer.lost.items())
 
 
 def _coordinates(effects: Effects) -> str:

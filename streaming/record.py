@@ -4,7 +4,7 @@ import json
 import secrets
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from totalorder.config import Settings
 from totalorder.errors import StateError
@@ -17,18 +17,20 @@ CONTROL = 0
 """The number of the control topic; event topics count from 1."""
 FIXED = ("domain", "stamps_partitions", "shards", "min_subscriptions", "topic_by", "keyframe_every")
 """Settings that the checkpoint fixes."""
+TopicState = Literal["read", "gone", "retired"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventTopic:
     """A Kafka topic whose events the domain orders: its name, Kafka's id of it, and the offset at which each partition
-    begins that does not begin at 0. One that is `retired` is not read any more, not even for a batch that was planned.
+    begins that does not begin at 0. Only as long as its state is "read" it is read, also for batches that were planned
+    before. One that is "gone" Kafka has no longer, and control has yet to be told; of one that is "retired" it knows.
     """
 
     name: str
     topic_id: str
     starts: Mapping[int, int] = field(default_factory=dict)
-    retired: bool = False
+    state: TopicState = "read"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,14 +67,13 @@ class DomainRecord:
         more = (EventTopic(name=name, topic_id=topic_id) for name, topic_id in sorted(topic_ids.items()))
         return replace(self, topics=(*self.topics, *more))
 
-    def retiring(self, topic_ids: Collection[str]) -> Self:
-        """The same where the topics with these ids are not read any more."""
-        return replace(
-            self,
-            topics=tuple(
-                replace(topic, retired=True) if topic.topic_id in topic_ids else topic for topic in self.topics
-            ),
+    def leaving(self, topic_ids: Collection[str], state: TopicState) -> Self:
+        """The same where the topics with these ids are in this state; one that is retired stays so."""
+        topics = (
+            replace(topic, state=state) if topic.topic_id in topic_ids and topic.state != "retired" else topic
+            for topic in self.topics
         )
+        return replace(self, topics=tuple(topics))
 
     def ordering(self, topic_order: tuple[str, ...]) -> Self:
         """The same where from now on this list of topics decides ties."""
@@ -90,7 +91,17 @@ class DomainRecord:
     @property
     def read_topics(self) -> tuple[EventTopic, ...]:
         """The event topics that are read: one of each name."""
-        return tuple(topic for topic in self.topics if not topic.retired)
+        return tuple(topic for topic in self.topics if topic.state == "read")
+
+    @property
+    def known_ids(self) -> frozenset[str]:
+        """Kafka's ids of all event topics that were ever admitted."""
+        return frozenset(topic.topic_id for topic in self.topics)
+
+    @property
+    def ids_left(self) -> frozenset[str]:
+        """Of those of them that are not read any more."""
+        return self.known_ids - {topic.topic_id for topic in self.read_topics}
 
     @property
     def event_topics(self) -> frozenset[str]:
@@ -120,7 +131,7 @@ class DomainRecord:
             "fixed": dict(self.fixed),
             "own_ids": dict(sorted(self.own_ids.items())),
             "topics": [
-                [topic.name, topic.topic_id, sorted(topic.starts.items()), topic.retired] for topic in self.topics
+                [topic.name, topic.topic_id, sorted(topic.starts.items()), topic.state] for topic in self.topics
             ],
             "orders": self.orders,
             "claim": self.claim,
@@ -153,10 +164,12 @@ class DomainRecord:
         )
 
 
-def _topic(name: str, topic_id: str, starts: Iterable[tuple[int, int]], retired: bool) -> EventTopic:
+def _topic(name: str, topic_id: str, starts: Iterable[tuple[int, int]], state: TopicState) -> EventTopic:
+    if state not in get_args(TopicState):
+        raise ValueError(f"topic {name} is {state!r}")
     return EventTopic(
         name=str(name),
         topic_id=str(topic_id),
         starts={int(part): int(offset) for part, offset in starts},
-        retired=bool(retired),
+        state=state,
     )

@@ -4,7 +4,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -183,6 +183,7 @@ class Sequencer:
         else:
             record = self._claimed(record, facts)
             topics.create(own for own in preflight.missing_own(settings, facts) if own.name not in record.topic_ids)
+            record = self._without_gone(record, topics, {name: topic.topic_id for name, topic in facts.topics.items()})
             record = self._admit(record, {name: facts.topics[name].topic_id for name in fit})
         return record, facts.written.tails
 
@@ -239,6 +240,23 @@ class Sequencer:
         self._store.write(RECORD, record.encode())
         first = facts.claim or claims.hold(self.settings, record)
         record = replace(record, claim=first.offset)
+        self._store.write(RECORD, record.encode())
+        return record
+
+    def _without_gone(self, record: DomainRecord, topics: Topics, present: Mapping[str, str]) -> DomainRecord:
+        """The record where topics that Kafka has no longer are gone, written if it changed; `present` has ids by name.
+
+        StateError where the settings do not let them go.
+        """
+        missed = {topic.name: topic for topic in preflight.gone(record, present)}
+        names = topics.gone({name: topic.topic_id for name, topic in missed.items()}) if missed else set()
+        if not names:
+            return record
+        if self.settings.on_topic_deleted == "stop":
+            raise _changed(min(names), present)
+        for name in sorted(names):
+            self._log.error("topic deleted", topic=name, id=missed[name].topic_id, created_again=name in present)
+        record = record.leaving({missed[name].topic_id for name in names}, "gone")
         self._store.write(RECORD, record.encode())
         return record
 
@@ -324,7 +342,7 @@ class Sequencer:
                 self._report()
                 if not self._is_running():
                     self._begin_query()
-                elif time.monotonic() >= look_at:
+                elif time.monotonic() >= look_at or self._is_told_of_changes():
                     answered = self._broker.answers(self._look)
                     look_at = time.monotonic() + min(self.settings.topic_poll_s, math.inf if answered else _AWAY_POLL_S)
         except Exception as error:
@@ -334,6 +352,9 @@ class Sequencer:
                 self._release()
             finally:
                 self._done.set()
+
+    def _is_told_of_changes(self) -> bool:
+        return self._handover is not None and self._handover.take_topics_changed()
 
     def _is_running(self) -> bool:
         """False when the query is to be started: it ended by something that this may heal. Raises what else ended it.
@@ -350,11 +371,15 @@ class Sequencer:
             return True
         failure = query.exception()
         text = str(failure) if failure is not None else "it ended without a reason"
-        # Changed topics would be the cause, and Spark's words for it are misleading.
-        if self._broker.answers(self._raise_if_topics_changed):
+        # Changed topics may be the cause. A batch that runs again without one must not differ from what is stamped.
+        before = self._record
+        if not self._broker.answers(self._take_stock):
+            return True
+        if self._record != before:
+            self._log.warning("starting the query again", reason="a topic is gone")
+        else:
             self._revive_or_raise(error_from(text), text)
-            return False
-        return True
+        return False
 
     def _revive_or_raise(self, error: Error, text: str) -> None:
         """Returns, after a pause, when the query may be started again; `text` is what Spark said."""
@@ -367,33 +392,53 @@ class Sequencer:
             self._log.error("spark failed", trace=text.partition("=== Streaming Query ===")[0])
         raise error
 
+    def _take_stock(self) -> None:
+        """Before the query starts again: which topics are gone, and what stamps hold by now."""
+        self._take_leave()
+        self._tails = read_written(self.settings, preflight.written_partitions(self.settings)).tails
+
     def _look(self) -> None:
-        """Looks at the topics: a recreated one ends the job, one that became compacted is told, a new one is vetted and
-        admitted.
+        """Looks at the topics: of those that are gone leave is taken, one that became compacted is told, a new one is
+        vetted and admitted.
         """
         assert self._topics is not None
-        self._raise_if_topics_changed()
+        self._take_leave()
         self._warn_of_compaction(self._topics)
+        known = self._record.known_ids | self._refused
         new = {
             name: topic_id
             for name, topic_id in self._topics.selected_ids().items()
-            if name not in self._record.event_topics and topic_id not in self._refused
+            if name not in self._record.event_topics and topic_id not in known
         }
         admitted = self._vetted(self._topics, new)
-        if admitted and self._handover is not None:
-            self._record = self._admit(self._record, admitted)
-            self._handover.tell(self._record)
+        if admitted:
+            self._hand_over(self._admit(self._record, admitted))
 
-    def _raise_if_topics_changed(self) -> None:
+    def _take_leave(self) -> None:
+        """Notes which event topics are gone; StateError for one of the domain's own."""
         assert self._topics is not None
         present = self._topics.ids(self._record.topic_ids)
-        for name, topic_id in self._record.topic_ids.items():
+        for name, topic_id in self._record.own_ids.items():
             if present.get(name) != topic_id:
-                done = "deleted" if name not in present else "deleted and created again"
-                raise StateError(
-                    f"topic {name} was {done} while the job ran",
-                    remedy="Its offsets mean other records now: begin a new domain with a new checkpoint",
-                )
+                raise _changed(name, present, remedy="The domain cannot do without it: begin a new one")
+        self._hand_over(self._without_gone(self._record, self._topics, present))
+
+    def _hand_over(self, record: DomainRecord) -> None:
+        """The record holds from now on, and is written already."""
+        if record != self._record:
+            self._record = record
+            if self._handover is not None:
+                self._handover.tell(record)
+
+    def _note_retired(self, retired: Sequence[Mapping[str, Any]]) -> None:
+        """Topics of which nothing more is stamped."""
+        for topic in retired:
+            say = self._log.error if topic["lost"] else self._log.info
+            say("topic retired", topic=topic["topic"], id=topic["topic_id"], g=topic["g"], lost=topic["lost"] or "none")
+        record = self._record.leaving({topic["topic_id"] for topic in retired}, "retired")
+        if record != self._record:
+            self._store.write(RECORD, record.encode())
+            self._hand_over(record)
 
     def _warn_of_compaction(self, topics: Topics) -> None:
         """Names once each topic that is read and has become compacted: what it removes unread is never stamped."""
@@ -423,6 +468,7 @@ class Sequencer:
         for batch in self._progress.read():
             self._revivals.end()
             self._count(batch.figures)
+            self._note_retired(batch.figures["retired"])
             self._batches.add(batch)
         self._batches.say_if_due()
 
@@ -491,6 +537,13 @@ class Sequencer:
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
+
+
+def _changed(name: str, present: Mapping[str, str], remedy: str = "") -> StateError:
+    done = "deleted" if name not in present else "deleted and created again"
+    return StateError(
+        f"topic {name} was {done}", remedy=remedy or 'on_topic_deleted = "retire" goes on without what it held'
+    )
 
 
 def explained(error: Exception, job: str) -> Error:

@@ -1,20 +1,24 @@
 """What the preflight wants to know of the broker, and the making of topics; the thin part that talks to Kafka."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.errors import TopicAlreadyExistsError
+from kafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 from totalorder import kafka_clients
 from totalorder.config import Settings
+from totalorder.errors import BrokerUnavailable
 from totalorder.kafka_errors import raise_for_code
 from totalorder.slow import when_long
+from totalorder.streaming.cut.questions import Questions
 from totalorder.streaming.preflight import NewTopic, TopicFacts
 
 _UNKNOWN_TOPIC = 3
+_ATTEMPTS = 5
 _POLICY = "cleanup.policy"
 _OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts", "cuts"}
 
@@ -46,20 +50,41 @@ class Topics:
 
     def ids(self, names: Iterable[str]) -> dict[str, str]:
         """Kafka's ids of those topics that exist."""
-        return {name: topic["topic_id"] for name, topic in self._described(names).items()}
+        return _ids(self._described(names))
+
+    def gone(self, topic_ids: Mapping[str, str]) -> set[str]:
+        """Names of the topics, given with Kafka's ids, that no broker knows under these, asked for a moment."""
+        settings = self._settings
+        asking = Questions(settings.bootstrap_servers, settings.kafka, timeout_s=settings.broker_timeout_s)
+        with contextlib.closing(asking):
+            return asking.gone(topic_ids)
 
     def policies(self, names: Iterable[str]) -> dict[str, str]:
         """Cleanup policies of topics that exist."""
-        return {name: configs[_POLICY] for name, configs in self._configs(sorted(names), [_POLICY]).items()}
+        found = self._configs(sorted(names), [_POLICY])
+        return {name: configs[_POLICY] for name, configs in found.items() if configs}
 
     def facts(self, names: Iterable[str]) -> dict[str, TopicFacts]:
-        """Facts of those topics that exist."""
-        described = self._described(names)
+        """Facts of those topics that exist. BrokerUnavailable where they come and go all the time."""
+        for _ in range(_ATTEMPTS):
+            described = self._described(names)
+            facts = self._facts_of(described)
+            if facts is not None and _ids(self._described(names)) == _ids(described):
+                return facts
+        raise BrokerUnavailable(
+            "topics are deleted and created all the time while they are looked at",
+            remedy="Wait until that is over; starting again is safe",
+        )
+
+    def _facts_of(self, described: Mapping[str, Mapping[str, Any]]) -> dict[str, TopicFacts] | None:
+        """None when one is gone already."""
         configs = self._configs(list(described))
         partitions = {
             name: sorted(part["partition_index"] for part in topic["partitions"]) for name, topic in described.items()
         }
         earliest, latest = self._offsets(partitions, OffsetSpec.EARLIEST), self._offsets(partitions, OffsetSpec.LATEST)
+        if earliest is None or latest is None or not all(configs.values()):
+            return None
         return {
             name: TopicFacts(
                 topic_id=str(topic["topic_id"]), earliest=earliest[name], latest=latest[name], configs=configs[name]
@@ -103,18 +128,31 @@ class Topics:
         tables = self._call(self._admin.describe_configs, resources, config_filter="all")["topic"]
         return {name: {key: entry["value"] for key, entry in tables[name].items()} for name in names}
 
-    def _offsets(self, partitions: Mapping[str, list[int]], spec: Any) -> dict[str, dict[int, int]]:
+    def _offsets(self, partitions: Mapping[str, list[int]], spec: Any) -> dict[str, dict[int, int]] | None:
         wanted = {TopicPartition(name, part): spec for name, parts in partitions.items() for part in parts}
-        # Committed ends, as all that is compared with them: behind an open transaction nothing is read.
-        answered = self._call(self._admin.list_partition_offsets, wanted, "read_committed") if wanted else {}
+        answered = self._call(self._listed, wanted) if wanted else {}
+        if answered is None:
+            return None
         return {
             name: {part: answered[TopicPartition(name, part)].offset for part in parts}
             for name, parts in partitions.items()
         }
 
+    def _listed(self, wanted: Mapping[TopicPartition, Any]) -> Any:
+        """None when a partition is not there."""
+        try:
+            # Committed ends, as all that is compared with them: behind an open transaction nothing is read.
+            return self._admin.list_partition_offsets(wanted, "read_committed")
+        except UnknownTopicOrPartitionError:
+            return None
+
     def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         with kafka_clients.kafka_errors(self._settings.bootstrap_servers):
             return function(*args, **kwargs)
+
+
+def _ids(described: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: topic["topic_id"] for name, topic in described.items()}
 
 
 def _say_absent(settings: Settings) -> None:

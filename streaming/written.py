@@ -1,8 +1,8 @@
 """What the domain's stamps and grants hold already: a checkpoint that does not account for it is behind."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from totalorder.config import Settings
 from totalorder.errors import StateError, WireError
@@ -31,13 +31,18 @@ class Tail:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """`tails` by stamps partition; `next_offsets` at the end of the newest batch on stamps; `answered` is the newest
-    answer to a control record: its batch, and the record's offset. A domain without any of it has the defaults.
+    """`tails` by stamps partition; `next_offsets` of what the newest batches on stamps advance; `answered` is the
+    newest answer to a control record: its batch, and the record's offset. A domain without any of it has the defaults.
     """
 
     tails: Mapping[int, Tail] = field(default_factory=dict)
     next_offsets: Mapping[Source, int] = field(default_factory=dict)
     answered: tuple[int, int] = (0, -1)
+
+    def without(self, topic_ids: Collection[str]) -> Self:
+        """The same without the offsets of topics with these ids."""
+        kept = {source: offset for source, offset in self.next_offsets.items() if source.topic_id not in topic_ids}
+        return replace(self, next_offsets=kept)
 
     @property
     def stamped(self) -> Tail | None:
@@ -91,19 +96,21 @@ def _part(domain: str, record: Any) -> StampedBatch:
     return part
 
 
-def _written(parts: Iterable[StampedBatch], answers: Iterable[bytes]) -> Written:
+def _written(parts: Sequence[StampedBatch], answers: Iterable[bytes]) -> Written:
     newest: dict[int, StampedBatch] = {}
     for part in parts:
         if part.partition not in newest or part.batch >= newest[part.partition].batch:
             newest[part.partition] = part
-    last = max(newest.values(), key=lambda part: part.batch, default=None)
+    next_offsets: dict[Source, int] = {}
+    for part in parts:
+        next_offsets |= {source: max(end, next_offsets.get(source, 0)) for source, end in part.next_offsets.items()}
     answered = [decode_answer(value) for value in answers]
     return Written(
         tails={
             partition: Tail(batch=part.batch, time_ms=part.time_ms, digest=part.digest)
             for partition, part in newest.items()
         },
-        next_offsets=last.next_offsets if last else {},
+        next_offsets=next_offsets,
         answered=max(((answer.batch, answer.offset) for answer in answered if answer.offset >= 0), default=(0, -1)),
     )
 

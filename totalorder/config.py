@@ -118,6 +118,9 @@ class Settings(BaseSettings):
     """Where a new domain begins; later starts go on where the last one stopped."""
     unroutable: Literal["skip", "fail"] = "skip"
     """What to do about an event whose pub/sub topic cannot be told: log and count it, or stop."""
+    on_topic_deleted: Literal["retire", "stop"] = "retire"
+    """What to do about an event topic that was deleted: go on without it, and with one that is created again under its
+    name as another topic; or stop. What was not stamped of it is lost either way, and told."""
     max_events_per_batch: int = Field(default=100_000, ge=1, le=10_000_000)
     reading_tasks: int = Field(default=1, ge=1, le=256)
     """How many tasks read a large batch from Kafka; with more than one, a shuffle follows them."""

@@ -38,6 +38,10 @@ class StateError(Error):
     """Stored state (checkpoint, state bytes) is damaged, of an unknown version, or belongs to something else."""
 
 
+class TopicChanged(StateError):
+    """A Kafka topic was deleted, or deleted and created again, before all that was planned of it was read."""
+
+
 class WireError(Error):
     """A record of the domain's own topics does not have the form that it must have."""
 

@@ -3,8 +3,12 @@
 Kafka's id of each topic is asked for when a batch is planned, behind its last look, and by the workers again, behind
 their reading: a topic that was deleted and made again has another one, and an id never comes back. So what lies between
 was all of the topic that the domain admitted.
+
+A topic that is gone is left out of batches from then on, and the driver is told. Once the domain's record says so too,
+control is: that is how the engine, and everybody, learns that nothing more comes of it, and how much of it is lost.
 """
 
+import secrets
 import threading
 import time
 from collections import deque
@@ -13,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from totalorder.errors import StateError
+from totalorder.errors import BrokerUnavailable, StateError
+from totalorder.sequencer.codec import WireRecord
+from totalorder.sequencer.control import Retire, encode_request
 from totalorder.sequencer.cuts import Cut, CutEncoder
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.stamps import Source
@@ -23,16 +29,15 @@ from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.looks import LookLog, Waiting
 from totalorder.streaming.cut.offset import BatchEnd, laid_out, slices_of
 from totalorder.streaming.cut.planner import Planned, plan
-from totalorder.streaming.cut.publisher import CutPublisher
+from totalorder.streaming.cut.publisher import Publisher
 from totalorder.streaming.cut.questions import Questions, TopicGone
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 from totalorder.streaming.cut.requests import Topic
 from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.handover import Handover
-from totalorder.streaming.record import EventTopic
+from totalorder.streaming.record import CONTROL, EventTopic
 
 _MINUTE_S = 60.0
-_HEARD_S, _ASK_AGAIN_S = 1.0, 0.1
 _SHARED_FROM = 20_000
 """Events: fewer are read by one task, whatever the settings say."""
 
@@ -44,10 +49,18 @@ class Cutter:
         self._settings = settings
         self._handover = Handover(settings.folder)
         self._version = self._handover.version()
+        self._gone: set[int] = set()
+        """Topics that Kafka has no longer, of those that the record says are read."""
+        self._announced: set[int] = set()
+        """Those that the record says are gone, and of which control was told."""
         self._take_record()
         self._questions = Questions(settings.bootstrap_servers, settings.kafka, timeout_s=settings.broker_timeout_s)
         cuts = DomainTopics(domain=settings.domain).cuts
-        self._publisher, self._encoder = CutPublisher(settings.bootstrap_servers, settings.kafka, cuts), CutEncoder()
+        self._publisher, self._encoder = Publisher(settings.bootstrap_servers, settings.kafka, cuts), CutEncoder()
+        self._watched: list[tuple[int, int]] = []
+        """The sources that are looked at."""
+        self._placed: tuple[tuple[Source, ...], Ints] = ((), np.zeros(0, dtype=np.int64))
+        """Sources of looks, and the places of each among the sources of `_looks`."""
         self._published: BatchEnd | None = None
         self._planned: Planned | None = None
         self._looks = LookLog()
@@ -70,6 +83,8 @@ class Cutter:
     def _take_record(self) -> None:
         self._record = self._handover.record()
         self._topics = self._record.numbered()
+        self._read = {number: topic for number, topic in enumerate(self._topics) if topic.state == "read"}
+        self._gone &= self._read.keys()
         self._starts = {
             (number, partition): offset
             for number, topic in enumerate(self._topics)
@@ -82,8 +97,10 @@ class Cutter:
         """Where the domain begins."""
         found = self._admitted()
         ends = {
-            number: tuple(topic.starts.get(partition, 0) for partition in range(len(found[topic.name].leaders)))
-            for number, topic in enumerate(self._topics)
+            number: tuple(
+                self._starts.get((number, partition), 0) for partition in range(len(found[topic.name].leaders))
+            )
+            for number, topic in self._present.items()
         }
         return BatchEnd(cut=0, order=0, ends=ends)
 
@@ -91,17 +108,25 @@ class Cutter:
         """Where the batch behind `begin` ends, with at most `most` offsets; `begin` itself where nothing comes within
         `wait_s`. Raises StateError for topics that are not those that were admitted, BrokerUnavailable.
         """
-        try:
-            return self._end_after(begin, most, wait_s)
-        except TopicGone:
-            self._admitted()  # knows what has become of it
-            raise
+        while True:
+            known = set(self._gone)
+            try:
+                end = self._end_after(begin, most, wait_s)
+            except TopicGone:
+                self._admitted()  # knows what has become of it
+                if self._gone == known:
+                    raise
+            else:
+                if self._gone == known:
+                    return end
 
     def _end_after(self, begin: BatchEnd, most: int, wait_s: float) -> BatchEnd:
+        """The same; to be asked again where another topic is found to be gone."""
         self._look_on(begin)
         waiting = self._awaited(begin, wait_s)
         if not len(waiting.sizes):
             return begin
+        known = set(self._gone)
         self._planned = plan(
             begin,
             waiting,
@@ -113,27 +138,57 @@ class Cutter:
             last=self._planned,
         )
         self._admitted()
-        self._publish(begin, self._planned.end)
+        if self._gone == known:
+            self._publish(begin, self._planned.end)
         return self._planned.end
 
     def _tie_order(self) -> list[int]:
         """The numbers of the topics that the present list of names has, in its order."""
-        number_of = {topic.name: number for number, topic in enumerate(self._topics)}
+        number_of = {topic.name: number for number, topic in self._read.items()}
         return [number_of[name] for name in self._record.orders[-1] if name in number_of]
 
-    def _admitted(self) -> dict[str, Topic]:
-        """What Kafka has of the topics now; StateError where one is not the one that was admitted.
+    @property
+    def _present(self) -> dict[int, EventTopic]:
+        """The topics that are read and not gone."""
+        return {number: topic for number, topic in self._read.items() if number not in self._gone}
 
-        A broker may not have heard yet of a topic that was made a moment ago: others are asked for a while.
+    def _admitted(self) -> dict[str, Topic]:
+        """What Kafka has of the topics now, by name; `_gone` are then those that it has no longer.
+
+        StateError where one is that may not be, BrokerUnavailable where brokers do not agree.
         """
-        names = [topic.name for topic in self._topics]
-        found, until_s = self._questions.topics(names), time.monotonic() + _HEARD_S
-        while (changed := _first_changed(self._topics, found)) is not None:
-            if time.monotonic() > until_s:
-                raise _changed(changed, found.get(changed.name))
-            time.sleep(_ASK_AGAIN_S)
-            found = self._questions.cluster(names).topics
+        names = [topic.name for topic in self._read.values()]
+        found, until_s = self._questions.topics(names), time.monotonic() + self._settings.broker_timeout_s
+        while missed := self._missed(found) - self._gone:
+            gone = self._questions.gone({self._read[number].name: self._read[number].topic_id for number in missed})
+            for number in missed:
+                if self._read[number].name in gone:
+                    self._let_go(number, found)
+            if not gone:
+                self._bear_disagreement(min(missed), until_s)
+                found = self._questions.cluster(names).topics
+        self._gone &= self._missed(found)
         return found
+
+    def _missed(self, found: Mapping[str, Topic]) -> set[int]:
+        """Topics that a broker does not know, or under another id."""
+        ids = {name: topic.topic_id for name, topic in found.items()}
+        return {number for number, topic in self._read.items() if ids.get(topic.name) != topic.topic_id}
+
+    def _let_go(self, number: int, found: Mapping[str, Topic]) -> None:
+        topic = self._read[number]
+        if number == CONTROL or not self._settings.retires_deleted:
+            raise _changed(topic, found.get(topic.name), number)
+        self._gone.add(number)
+        self._handover.say_topics_changed()
+
+    def _bear_disagreement(self, number: int, until_s: float) -> None:
+        if time.monotonic() > until_s:
+            raise BrokerUnavailable(
+                f"the Kafka brokers at {self._settings.bootstrap_servers} do not agree on the id of topic "
+                f"{self._read[number].name}",
+                remedy="Look for a broker that does not keep up with the others",
+            )
 
     # --- looks --------------------------------------------------------------------------------------------------------
 
@@ -144,6 +199,7 @@ class Cutter:
             self._version = version
             self._take_record()
             self._grows_s = 0.0
+        self._announce(begin)
         if time.monotonic() >= self._grows_s:
             self._grow(begin)
         if not self._is_looking:
@@ -157,7 +213,7 @@ class Cutter:
         known = dict(self._looks.sources)  # the last partition of each topic stays
         new = [
             (number, partition)
-            for number, topic in enumerate(self._topics)
+            for number, topic in self._present.items()
             for partition in range(
                 known.get(number, -1) + 1, max(len(found[topic.name].leaders), begin.shape.get(number, 0))
             )
@@ -166,10 +222,37 @@ class Cutter:
         with self._seen:
             self._looks.know(new, [self._starts.get(source, 0) for source in new])
             self._note_period(self._looks.taken(begin))
-            sources = self._looks.sources
-        if new:
+            sources = [source for source in self._looks.sources if source[0] in self._read]
+        if sources != self._watched:
+            self._watched = sources
             self._looker.watch(self._named(sources), self._had(sources, begin))
         self._grows_s = time.monotonic() + self._settings.topic_poll_s
+
+    def _announce(self, begin: BatchEnd) -> None:
+        """Tells control of each topic that the record says is gone, and how far it was seen; forgets its looks."""
+        for number, topic in enumerate(self._topics):
+            if topic.state == "read" or number in self._announced:
+                continue
+            self._announced.add(number)
+            with self._seen:
+                seen = self._looks.seen(number)
+                self._looks.retire(number)
+            if topic.state == "gone":
+                had = dict(enumerate(begin.ends.get(number, ())))
+                ends = {part: max(had.get(part, 0), seen.get(part, 0)) for part in {*had, *seen}}
+                self._tell(topic, {part: end for part, end in ends.items() if end > 0})
+
+    def _tell(self, topic: EventTopic, seen: Mapping[int, int]) -> None:
+        settings = self._settings
+        request = Retire(
+            id="sequencer", nonce=secrets.token_hex(8), topic=topic.name, topic_id=topic.topic_id, seen=seen
+        )
+        publisher = Publisher(settings.bootstrap_servers, settings.kafka, DomainTopics(domain=settings.domain).control)
+        try:
+            publisher.send(WireRecord(value=encode_request(request), headers=()))
+            publisher.await_acknowledged(settings.broker_timeout_s)
+        finally:
+            publisher.close()
 
     def _require_whole(self, new: Sequence[tuple[int, int]], begin: BatchEnd) -> None:
         """StateError where Kafka has removed records that no batch has had."""
@@ -198,15 +281,24 @@ class Cutter:
     def _on_look(self, look: Look) -> None:
         """In the looker's thread."""
         with self._seen:
-            if self._looks.add(look.ends, began_ms=look.began_s * 1000, ended_ms=look.ended_s * 1000):
+            if self._looks.add(self._ends_of(look), began_ms=look.began_s * 1000, ended_ms=look.ended_s * 1000):
                 self._seen.notify()
+
+    def _ends_of(self, look: Look) -> Ints:
+        """The look's ends by place among the sources of `_looks`; of what is not looked at any more, no answer."""
+        if look.sources is not self._placed[0]:
+            place_of = {source: place for place, source in enumerate(self._named(self._looks.sources))}
+            self._placed = look.sources, np.array([place_of[source] for source in look.sources], dtype=np.int64)
+        ends = np.full(self._looks.width, -1, dtype=np.int64)
+        ends[self._placed[1]] = look.ends
+        return ends
 
     def _awaited(self, begin: BatchEnd, wait_s: float) -> Waiting:
         """What waits behind `begin`, for which it may be waited for a while."""
         with self._seen:
             self._note_period(self._looks.taken(begin))
             self._seen.wait_for(lambda: len(self._looks) > 0, wait_s)
-            return self._looks.since(begin)
+            return self._looks.since(begin).without(self._gone)
 
     def _note_period(self, period_ms: float) -> None:
         now_s = time.monotonic()
@@ -234,6 +326,7 @@ class Cutter:
                 slices=span.slices,
             )
             for span in slices_of(begin, end, self._starts)
+            if span.number in self._read
         ]
         self._publisher.await_acknowledged(self._settings.broker_timeout_s)
         return [self._share(end, part) for part in _divided(ranges, self._settings.reading_tasks)]
@@ -327,17 +420,10 @@ def _divided(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
     return shares
 
 
-def _first_changed(topics: Sequence[EventTopic], found: Mapping[str, Topic]) -> EventTopic | None:
-    for topic in topics:
-        present = found.get(topic.name)
-        if present is None or present.topic_id != topic.topic_id:
-            return topic
-    return None
-
-
-def _changed(topic: EventTopic, present: Topic | None) -> StateError:
+def _changed(topic: EventTopic, present: Topic | None, number: int) -> StateError:
     done = "deleted" if present is None else "deleted and created again"
+    own = "Without it there are no subscriptions: begin a new domain with a new checkpoint"
     return StateError(
         f"topic {topic.name} was {done} while the job ran",
-        remedy="Its offsets mean other records now: begin a new domain with a new checkpoint",
+        remedy=own if number == CONTROL else 'on_topic_deleted = "retire" goes on without it',
     )

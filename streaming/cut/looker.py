@@ -231,7 +231,7 @@ class Looker:
         since_s = self._minute.add_look(look.began_s, look.ended_s, len(look.silent))
         took_s = max(since_s, look.ended_s - look.began_s)
         if look.silent:
-            self._warn("looks go on without brokers that do not answer", look.ended_s, partitions=len(look.silent))
+            self._warn("looks go on without what no broker tells of", look.ended_s, partitions=len(look.silent))
         elif was_silent:
             structlog.get_logger().info("looks are whole again")
         elif took_s > self._warn_s:

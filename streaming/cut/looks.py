@@ -1,7 +1,7 @@
 """What the looker has seen and no batch has taken yet: looks, each as the partitions that had advanced and how far."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -33,6 +33,18 @@ class Waiting:
     def sources(self) -> list[tuple[int, int]]:
         """(topic number, partition) of each place."""
         return places_of(self.topics)
+
+    def without(self, numbers: Collection[int]) -> "Waiting":
+        """The same without what waits of the topics with these numbers; their places stay."""
+        if not numbers:
+            return self
+        number_of = np.repeat(list(self.topics), list(self.topics.values()))
+        kept = ~np.isin(number_of[self.places], list(numbers))
+        look = np.repeat(np.arange(len(self.sizes)), self.sizes)[kept]
+        sizes = np.bincount(look)
+        return replace(
+            self, sizes=sizes[sizes > 0], places=self.places[kept], ends=self.ends[kept], counts=self.counts[kept]
+        )
 
     def ends_after(self, looks: int) -> Ints:
         """The ends by place that the first so many looks leave."""
@@ -109,6 +121,11 @@ class LookLog:
         return list(zip(self._numbers.tolist(), self._partitions.tolist(), strict=True))
 
     @property
+    def width(self) -> int:
+        """How many sources there are, with the retired."""
+        return len(self._numbers)
+
+    @property
     def longest_period_ms(self) -> float:
         """Of the looks that wait."""
         return max((look.period_ms for look in self._looks), default=0.0)
@@ -138,6 +155,11 @@ class LookLog:
         self._starts, self._base, self._last = (
             np.concatenate((known, more)) for known in (self._starts, self._base, self._last)
         )
+
+    def seen(self, number: int) -> dict[int, int]:
+        """How far each partition of a topic that is not retired was seen to go, or to begin."""
+        places = np.flatnonzero(self._numbers == number)
+        return dict(zip(self._partitions[places].tolist(), self._last[places].tolist(), strict=True))
 
     def retire(self, number: int) -> None:
         """The topic is over: what of it waits is forgotten, and batches that are planned from now on have it not."""

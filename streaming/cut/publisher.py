@@ -1,4 +1,4 @@
-"""Brings cuts to `<domain>.cuts`, one record a batch, and says when they are there.
+"""Brings records to topics of the domain's, and says when they are there: cuts, one a batch, and requests to retire.
 
 librdkafka's producer: an acknowledged record takes it 1 to 1.5 ms and 0.25 ms of processor time where kafka-python's
 takes 3 to 5 and 1.4, on a local broker.
@@ -28,7 +28,7 @@ _DECIDED = {
 }
 
 
-class CutPublisher:
+class Publisher:
     """One process's way to the topic. After an error other than BrokerUnavailable it is of no more use: close it.
 
     For one thread at a time.
@@ -92,12 +92,13 @@ class CutPublisher:
 
     def _silent(self, timeout_s: float) -> BrokerUnavailable:
         return BrokerUnavailable(
-            f"Kafka at {self._servers} did not acknowledge a cut on {self._topic} within {timeout_s:g} s{self._said}",
+            f"Kafka at {self._servers} did not acknowledge a record of {self._topic} within {timeout_s:g} s"
+            f"{self._said}",
             remedy="Check that the brokers run and can be reached",
         )
 
     def _failed(self, why: str) -> Error:
         return Error(
-            f"A cut could not be written to {self._topic}: {why}",
+            f"A record could not be written to {self._topic}: {why}",
             remedy="The job may write there when it has WRITE on the topic, and the topic is as the job made it",
         )

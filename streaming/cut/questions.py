@@ -31,7 +31,7 @@ T = TypeVar("T")
 Asked = Sequence[tuple[str, int]]
 """Topic and partition, none twice."""
 
-_PAUSE_S = 0.05
+_PAUSE_S, _ASK_AGAIN_S = 0.05, 0.1
 _GONE_S = 1.0
 """For so long a broker may not have heard yet of a topic that there is."""
 
@@ -85,14 +85,28 @@ class Questions:
             self._turn += 1
             return self._again(lambda left_s: self._ask_cluster(wanted, left_s))
 
-    def told_ids(self, names: Iterable[str]) -> dict[str, set[str | None]]:
+    def told_ids(self, names: Iterable[str], *, by_all: bool = False) -> dict[str, set[str | None]]:
         """Each id that brokers tell of a topic, None where it is not known: all brokers that lead one of its partitions
-        are asked. A broker that leads a new topic's partition knows it before it gives any of its records; of the
-        others any may lag behind. Raises Error for what a broker refuses to tell.
+        are asked, or all that there are. A broker that leads a new topic's partition knows it before it gives any of
+        its records; of the others any may lag behind. Raises Error for what a broker refuses to tell.
         """
         wanted = frozenset(names)
         with self._lock:
-            return self._again(lambda left_s: self._ask_leaders(wanted, left_s))
+            return self._again(lambda left_s: self._ask_ids(wanted, _brokers if by_all else _leaders, left_s))
+
+    def gone(self, topic_ids: Mapping[str, str]) -> set[str]:
+        """Names of topics, given with their ids, that Kafka has no longer, or under another id: no broker tells theirs,
+        asked several times within a second, since one may not have heard yet of a topic that was made a moment ago.
+        """
+        left, until_s = dict(topic_ids), time.monotonic() + _GONE_S
+        while left:
+            told = self.told_ids(left, by_all=True)
+            left = {name: topic_id for name, topic_id in left.items() if topic_id not in told[name]}
+            if time.monotonic() > until_s:
+                break
+            if left:
+                time.sleep(_ASK_AGAIN_S)
+        return set(left)
 
     def ends(self, asked: Asked) -> Ints:
         """The last stable offsets: what readers of committed records may read up to."""
@@ -138,10 +152,12 @@ class Questions:
     def _ask_topics(self, names: frozenset[str], left_s: float) -> dict[str, Topic]:
         return _whole(self._ask_cluster(names, left_s)).topics
 
-    def _ask_leaders(self, names: frozenset[str], left_s: float) -> dict[str, set[str | None]]:
+    def _ask_ids(
+        self, names: frozenset[str], whom: Callable[[Cluster], set[Address]], left_s: float
+    ) -> dict[str, set[str | None]]:
         first, answer = self._ask_anyone(self._metadata_request(names), left_s)
         told = {first: _whole(self._checked(answer))}
-        while new := {leader for cluster in told.values() for leader in _leaders(cluster)} - told.keys():
+        while new := {address for cluster in told.values() for address in whom(cluster)} - told.keys():
             answers = self._ask(dict.fromkeys(new, self._metadata_request(names)), left_s)
             told |= {address: _whole(self._checked(answer)) for address, answer in answers.items()}
         return {
@@ -281,6 +297,10 @@ def _leaders(cluster: Cluster) -> set[Address]:
     """Brokers that lead anything of the topics."""
     led = {leader for topic in cluster.topics.values() for leader in topic.leaders}
     return {cluster.brokers[leader] for leader in led if leader in cluster.brokers}
+
+
+def _brokers(cluster: Cluster) -> set[Address]:
+    return set(cluster.brokers.values())
 
 
 def _parts(bootstrap_servers: str) -> list[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.errors import StateError
+from totalorder.errors import StateError, TopicChanged
 from totalorder.streaming.cut import consumers
 from totalorder.streaming.cut.chunk import MAX_EVENTS, Chunk
 from totalorder.streaming.cut.ranges import Range, ReadPlan
@@ -31,15 +31,27 @@ def read(plan: ReadPlan, *, verify: Verify | None = None, reader: Reader | None 
 
     `verify` is asked behind the reading of each chunk, and where none came; `reader` is one to use in the place of this
     process's own. Raises StateError for offsets that Kafka no longer has, and for topics that are other ones than those
-    planned; BrokerUnavailable when nothing came of what is missing for `silence_s`.
+    planned (TopicChanged); BrokerUnavailable when nothing came of what is missing for `silence_s`.
     """
     reader = consumers.of(plan) if reader is None else reader
     names = Names()
-    for pieces in _batched(reader.read(plan, names)):
+    for pieces in _batched(_verified(reader.read(plan, names), plan, verify, reader)):
         if verify is not None:
             _require_same(plan, verify(plan), reader)
         if pieces:
             yield _packed(plan, pieces, names)
+
+
+def _verified(
+    pieces: Iterator[tuple[int, Records]], plan: ReadPlan, verify: Verify | None, reader: Reader
+) -> Iterator[tuple[int, Records]]:
+    """The same; what seems to be missing may be so because the topic is another one by now, which is told instead."""
+    try:
+        yield from pieces
+    except StateError:
+        if verify is not None:
+            _require_same(plan, verify(plan), reader)
+        raise
 
 
 def _require_same(plan: ReadPlan, found: Mapping[str, str | None], reader: Reader) -> None:
@@ -49,7 +61,7 @@ def _require_same(plan: ReadPlan, found: Mapping[str, str | None], reader: Reade
         if present != wanted.topic_id:
             reader.forget(wanted.topic)
             did = "deleted and created again" if present else "deleted"
-            raise StateError(
+            raise TopicChanged(
                 f"topic {wanted.topic} was {did} before all of it was stamped (planned was id {wanted.topic_id}, "
                 f"now it is {present})",
                 remedy="Start the job again",

@@ -24,6 +24,7 @@ class SourceSettings:
     look_ms: float
     look_warn_ms: float
     look_patience_ms: float
+    retires_deleted: bool
     topic_poll_s: float
     broker_timeout_s: float
 
@@ -41,6 +42,7 @@ class SourceSettings:
             look_ms=settings.look_ms,
             look_warn_ms=settings.look_warn_ms,
             look_patience_ms=settings.look_patience_ms,
+            retires_deleted=settings.on_topic_deleted == "retire",
             topic_poll_s=settings.topic_poll_s,
             broker_timeout_s=settings.broker_timeout_s,
         )

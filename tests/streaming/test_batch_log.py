@@ -19,7 +19,7 @@ class Clock:
 
 
 def batch(
-    number: int, *, events: int = 1, unroutable: int = 0, trigger_ms: int = 100, look_ms: float = 5.2
+    number: int, *, events: int = 1, unroutable: int = 0, late: int = 0, trigger_ms: int = 100, look_ms: float = 5.2
 ) -> BatchProgress:
     figures = {
         "batch": number,
@@ -27,6 +27,7 @@ def batch(
         "controls": 1,
         "unroutable": unroutable,
         "unroutable_at": f"a[0]@{number}" if unroutable else "",
+        "late": late,
         "g_first": number * 10,
         "g_last": number * 10 + 9,
     }
@@ -34,13 +35,13 @@ def batch(
     return BatchProgress(figures=figures, durations_ms=durations_ms, looks={"longest_ms": look_ms, "silent": 0})
 
 
-def run(*, verbose: bool, unroutable: int = 0) -> list[dict[str, Any]]:
+def run(*, verbose: bool, **more: int) -> list[dict[str, Any]]:
     """Five batches a second for a minute."""
     clock = Clock()
     with capture_logs() as logs:
         log = BatchLog(structlog.get_logger(), verbose=verbose, now_s=clock)
         for number in range(1, 301):
-            log.add(batch(number, unroutable=unroutable, trigger_ms=100 + number))
+            log.add(batch(number, **more, trigger_ms=100 + number))
             log.say_if_due()
             clock.at_s += 0.2
         log.say()
@@ -96,6 +97,12 @@ def test_events_without_a_topic_are_counted_in_as_few_lines() -> None:
     assert len(warnings) == 60 / PERIOD_S + 1
     assert sum(line["count"] for line in warnings) == 600
     assert warnings[1]["at"] == "a[0]@2"
+
+
+def test_events_of_retired_topics_are_counted_in_as_few_lines() -> None:
+    warnings = [line for line in run(verbose=False, late=3) if line["log_level"] == "warning"]
+    assert {line["event"] for line in warnings} == {"events of retired topics left out"}
+    assert (len(warnings), sum(line["count"] for line in warnings)) == (60 / PERIOD_S + 1, 900)
 
 
 def test_the_longest_look_of_the_batches_is_told() -> None:

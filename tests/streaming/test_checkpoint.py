@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from totalorder.config import make_settings
 from totalorder.errors import StateError
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointLock, read_checkpoint
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.record import DomainRecord, EventTopic
@@ -40,12 +41,27 @@ def test_a_record_comes_back_as_it_was() -> None:
     assert DomainRecord.decode(RECORD.encode(), "here") == RECORD
     admitted = RECORD.admitting({"c": "id-c", "b": "id-b"}).ordering(("b",)).ordering(("b",))
     assert admitted.event_topics == {"a", "b", "c"}
-    assert admitted.starts == RECORD.starts == {("a", 0): 3}
+    assert admitted.starts == RECORD.starts == {Source("a", "id-a", 0): 3}
     assert [topic.name for topic in admitted.numbered()] == ["d.control", "a", "b", "c"]
     assert admitted.topic_ids == {"a": "id-a", "b": "id-b", "c": "id-c", "d.stamps": "id-s"}
     assert admitted.orders == ((), ("b",))
     claimed = replace(admitted, claim=7)
     assert DomainRecord.decode(claimed.encode(), "here") == claimed
+
+
+def test_of_a_name_one_topic_at_most_is_read() -> None:
+    gone = RECORD.leaving({"id-a"}, "gone")
+    assert not gone.event_topics
+    assert gone.topic_ids == {"d.stamps": "id-s"}
+    again = gone.admitting({"a": "id-2"})
+    assert DomainRecord.decode(again.encode(), "here") == again
+    assert [(topic.topic_id, topic.state) for topic in again.topics] == [("id-a", "gone"), ("id-2", "read")]
+    assert again.topic_ids["a"] == "id-2"
+    assert (sorted(again.known_ids), sorted(again.ids_left)) == (["id-2", "id-a"], ["id-a"])
+    assert again.starts == {Source("a", "id-a", 0): 3}
+    retired = again.leaving({"id-a"}, "retired")
+    assert retired.leaving({"id-a"}, "gone") == retired
+    assert [topic.name for topic in retired.numbered()] == ["d.control", "a", "a"]
 
 
 def test_two_checkpoints_never_have_one_identity() -> None:
@@ -59,14 +75,16 @@ def with_field(**fields: object) -> str:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[]", '{"version": 4}', '{"version": 4, "identity": 3}'),
+        *("", "{", "[]", '{"version": 5}', '{"version": 5, "identity": 3}'),
         *(
             with_field(claim="first"),
             with_field(claim=[]),
             with_field(own_ids=None),
             with_field(own_ids=["a"]),
             with_field(topics=[["a", "id"]]),
-            with_field(topics=[["a", "id", [[0, "first"]]]]),
+            with_field(topics=[["a", "id", []]]),
+            with_field(topics=[["a", "id", [], "left"]]),
+            with_field(topics=[["a", "id", [[0, "first"]], "read"]]),
             with_field(orders=7),
         ),
     ],
@@ -116,9 +134,9 @@ def test_store_and_facts(store: Store, tmp_path: Path) -> None:
     facts = read_checkpoint(store, "here")
     assert facts.record == RECORD
     assert (facts.planned, facts.committed) == (12, 11)
-    control = {("d.control", 0): 2}
-    assert facts.next_offsets == {("a", 0): 11, ("a", 1): 7} | control
-    assert (facts.planned_ms, facts.planned_offsets) == (1012, {("a", 0): 99, ("a", 1): 7} | control)
+    a, more = Source("a", "id-a", 0), {Source("d.control", "", 0): 2, Source("a", "id-a", 1): 7}
+    assert facts.next_offsets == {a: 11} | more
+    assert (facts.planned_ms, facts.planned_offsets) == (1012, {a: 99} | more)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
 
 

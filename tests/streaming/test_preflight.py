@@ -7,6 +7,7 @@ import pytest
 
 from totalorder.config import DAY_MS, Settings, make_settings
 from totalorder.errors import PreflightFailed
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim
@@ -18,7 +19,8 @@ from totalorder.streaming.written import Tail, Written
 SAFE = {"cleanup.policy": "delete"}
 NEW = CheckpointFacts(record=None, planned=-1, committed=-1, next_offsets={}, planned_offsets={}, planned_ms=0)
 NOTHING = Written()
-SOURCES = (("a", 0), ("b", 0), ("b", 1), ("d.control", 0))
+CONTROL = Source("d.control", "id-d.control", 0)
+SOURCES = (Source("a", "id-a", 0), Source("b", "id-b", 0), Source("b", "id-b", 1), CONTROL)
 READ = dict.fromkeys(SOURCES, 5)
 
 
@@ -60,7 +62,7 @@ def begun(given: Settings, **more: object) -> CheckpointFacts:
         record=record,
         planned=3,
         committed=2,
-        next_offsets={**READ, ("d.control", 0): 0},
+        next_offsets={**READ, CONTROL: 0},
         planned_offsets=dict.fromkeys(SOURCES, 7),
         planned_ms=1004,
     )
@@ -118,7 +120,7 @@ def test_starts_become_concrete(starting: str) -> None:
     given = settings(starting_offsets=starting)
     first = preflight.first_topics(given, Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None))
     record = DomainRecord.begin(given, topics=first, own_ids={})
-    assert record.starts == ({} if starting == "earliest" else {("a", 0): 10, ("b", 0): 10, ("b", 1): 10})
+    assert record.starts == ({} if starting == "earliest" else dict.fromkeys(SOURCES[:3], 10))
     assert record.topic_ids == {"a": "id-a", "b": "id-b"}
 
 
@@ -199,7 +201,7 @@ def test_fixed_settings(name: str, value: object) -> None:
 
 
 def test_a_recreated_topic_even_one_grown_past_its_old_end() -> None:
-    given = settings()
+    given = settings(on_topic_deleted="stop")
     topics = {**own(given), **events(), "a": topic("another", latest=500)}
     assert "topic a was deleted and created again" in problems(given, topics, begun(given))
 
@@ -219,7 +221,47 @@ def test_a_topic_taken_out_of_the_settings_or_deleted() -> None:
     topics = {**own(given), **events()}
     assert "topic b was taken out" in problems(settings(topics=("a",)), topics, begun(given))
     del topics["b"]
-    assert "topic b of the checkpoint does not exist" in problems(given, topics, begun(given))
+    stopping = settings(on_topic_deleted="stop")
+    assert "topic b of the checkpoint does not exist" in problems(stopping, topics, begun(stopping))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_is_gone_is_let_go(again: bool) -> None:
+    given, topics = settings(), {**own(settings()), **events()}
+    del topics["a"]
+    if again:
+        topics["a"] = topic("another", latest=2)
+    checkpoint = begun(given)
+    assert problems(given, topics, checkpoint) == ""
+    assert checkpoint.record is not None
+    present = {name: facts.topic_id for name, facts in topics.items()}
+    (left,) = preflight.gone(checkpoint.record, present)
+    assert left.topic_id == "id-a"
+    record = checkpoint.record.leaving({"id-a"}, "gone")
+    assert preflight.gone(record, present) == ()
+    facts = Facts(topics=topics, checkpoint=replace(checkpoint, record=record), written=NOTHING, claim=None)
+    assert preflight.fit(given, facts) == (("a",) if again else (), {})
+
+
+def test_what_was_stamped_of_a_topic_that_is_gone_is_not_asked_for() -> None:
+    """Later batches have it not, so that no plan goes as far as stamps do."""
+    given, topics = settings(), {**own(settings(), latest=9), **events()}
+    checkpoint = begun(given, planned_offsets=dict.fromkeys(SOURCES[1:], 7), next_offsets=dict.fromkeys(SOURCES[1:], 5))
+    assert "an old copy" in problems(given, topics, checkpoint, wrote(3))
+    assert checkpoint.record is not None
+    del topics["a"]
+    left = replace(checkpoint, record=checkpoint.record.leaving({"id-a"}, "retired"))
+    assert problems(given, topics, left, wrote(3)) == ""
+
+
+def test_a_topic_that_was_retired_may_be_there_and_not_be_selected() -> None:
+    given, topics = settings(topics=("a",)), {**own(settings()), **events()}
+    checkpoint = begun(settings())
+    assert checkpoint.record is not None
+    left = replace(checkpoint, record=checkpoint.record.leaving({"id-b"}, "retired"))
+    assert problems(given, topics, left) == ""
+    facts = Facts(topics=topics, checkpoint=left, written=NOTHING, claim=None)
+    assert preflight.fit(settings(), facts) == ((), {}), "it is never admitted again"
 
 
 def test_retention_passed_the_checkpoint() -> None:

@@ -189,6 +189,8 @@ def test_only_shard_0_answers_and_counts() -> None:
         "controls": 1,
         "unroutable": 1,
         "unroutable_at": "all[0]@9",
+        "late": 0,
+        "retired": [],
     }
     assert (outputs[1]["figures"] == "").all()
     assert [contents(output)[1][0][0] for output in outputs] == [0, 1]

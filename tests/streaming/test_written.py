@@ -15,6 +15,7 @@ from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import encode_stamps
 from totalorder.sequencer.control import encode_answer
 from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming.written import Tail, Written, read_written
 
 pytestmark = pytest.mark.broker
@@ -78,7 +79,7 @@ def test_the_newest_batch_of_each_partition_and_the_newest_answer(domain: Domain
     found = domain.read()
     assert found.tails == {0: domain.tail(3, 0), 2: domain.tail(2, 2)}
     assert (found.stamped, found.newest) == (domain.tail(3, 0), 3)
-    assert found.next_offsets == {("a", 0): 15, ("a", 1): 15}
+    assert found.next_offsets == {Source("a", "", 0): 15, Source("a", "", 1): 15}
     assert found.answered == (2, 7)
 
 

@@ -16,7 +16,7 @@ from totalorder.sequencer.control import Answer, decode_answer
 from totalorder.sequencer.cuts import Cut, CutsAssembler, SlicePart
 from totalorder.sequencer.engine import initial_state, step
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.streaming.record import DomainRecord
 
 
@@ -43,8 +43,8 @@ class DomainLog:
                 rows = stamped.rows
                 for row in range(len(rows)):
                     source = stamped.sources[int(rows.source[row])]
-                    key = (*source, int(rows.offset[row]))
-                    assert key not in found
+                    key = (source.topic, source.partition, int(rows.offset[row]))
+                    assert key not in found, "or a topic that was made again"
                     found[key] = (stamped.names[int(rows.topic[row])], int(rows.n[row]), int(rows.g[row]))
         return found
 
@@ -91,7 +91,7 @@ def read_cuts(settings: Settings) -> dict[int, Cut]:
 
 def by_engine(settings: Settings, record: DomainRecord, log: DomainLog) -> tuple[list[Answer], list[StampedBatch]]:
     """What the pure engine gives for the very batches that the job cut, by what is public of the cuts."""
-    cuts, rows = read_cuts(settings), [*_event_rows(settings, record), *_control_rows(settings)]
+    cuts, rows = read_cuts(settings), [*_event_rows(settings, record), *_control_rows(settings, record)]
     config = record.engine_config()
     states = [initial_state(replace(config, shard=shard)) for shard in range(config.shards)]
     answers: list[Answer] = []
@@ -109,18 +109,26 @@ def by_engine(settings: Settings, record: DomainRecord, log: DomainLog) -> tuple
 
 def _in_slices(cut: Cut, rows: list[Row]) -> Iterator[Row]:
     """Those of the rows that the cut has, with the numbers of their slices."""
-    parts: dict[tuple[str, int], list[SlicePart]] = {}
+    parts: dict[Source, list[SlicePart]] = {}
     for part in cut.parts:
-        parts.setdefault((part.source.topic, part.source.partition), []).append(part)
+        parts.setdefault(part.source, []).append(part)
     for row in rows:
-        for part in parts.get(row[:2], ()):
+        for part in parts.get(Source(row.kafka_topic, row.topic_id, row.partition), ()):
             if part.begin <= row.offset < part.end:
                 yield row._replace(slice=part.slice)
 
 
-def _control_rows(settings: Settings) -> list[Row]:
+def _control_rows(settings: Settings, record: DomainRecord) -> list[Row]:
+    topic_id = record.own_ids[settings.own_topics.control]
     return [
-        Row(found.topic, 0, found.offset, found.timestamp, control=(found.value or b"")[: MAX_CONTROL_BYTES + 1])
+        Row(
+            found.topic,
+            0,
+            found.offset,
+            found.timestamp,
+            control=(found.value or b"")[: MAX_CONTROL_BYTES + 1],
+            topic_id=topic_id,
+        )
         for found in records(settings.bootstrap_servers, settings.own_topics.control)
     ]
 
@@ -132,5 +140,6 @@ def _event_rows(settings: Settings, record: DomainRecord) -> list[Row]:
             key = found.key.decode("utf-8", errors="replace") if found.key else ""
             name = topic if settings.topic_by == "topic" else key
             crc = crc32(found.value) if found.value is not None else 0
-            rows.append(Row(topic, found.partition, found.offset, found.timestamp, name, crc))
+            topic_id = record.topic_ids[topic]
+            rows.append(Row(topic, found.partition, found.offset, found.timestamp, name, crc, topic_id=topic_id))
     return rows

@@ -84,6 +84,9 @@ def run(
     unroutable: Annotated[
         str | None, typer.Option("--unroutable", help='Events that name no pub/sub topic: "skip" or "fail".')
     ] = None,
+    on_topic_deleted: Annotated[
+        str | None, typer.Option("--on-topic-deleted", help='Of a deleted event topic: "retire" it, or "stop".')
+    ] = None,
     max_events_per_batch: Annotated[
         int | None, typer.Option("--max-events-per-batch", help="A batch takes about this many events at most.")
     ] = None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from totalorder.cli import retire
 from totalorder.cli.options import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, Json, Kafka, kafka_settings
 from totalorder.errors import Error, SettingsError
 
@@ -28,11 +29,15 @@ class Topic:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("topics", help="List the broker's topics, or create some.")(run)
+    """Add the command, and those below it."""
+    group = typer.Typer(rich_markup_mode=None)
+    group.callback(invoke_without_command=True)(run)
+    retire.register(group)
+    app.add_typer(group, name="topics", help="List the broker's topics, create some, or take one out of a domain.")
 
 
 def run(
+    context: typer.Context,
     create: Annotated[
         list[str] | None,
         typer.Option("--create", metavar="NAME[:PARTITIONS]", help="Create this topic. Repeatable."),
@@ -43,6 +48,8 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Create what is asked for, then list."""
+    if context.invoked_subcommand is not None:
+        return
     wanted = dict(_name_and_partitions(text) for text in create or ())
     settings = kafka_settings(kafka)
 

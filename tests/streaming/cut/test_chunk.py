@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from totalorder.errors import StateError
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming.cut.chunk import COLUMNS, Chunk, decode, encode
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
@@ -24,7 +25,7 @@ def made(draw: st.DrawFn) -> Chunk:
     """Chunks of any kind, small and of a size at which columns are packed narrowly."""
     rows = draw(st.one_of(st.integers(0, 20), st.just(600)))
     names, count = draw(st.lists(TEXTS, max_size=4)), draw(st.integers(1, 3))
-    sources = [(draw(TEXTS), draw(TEXTS), draw(st.integers(0, 2**31 - 1))) for _ in range(count)]
+    sources = [Source(draw(TEXTS), draw(TEXTS), draw(st.integers(0, 2**31 - 1))) for _ in range(count)]
     chance = np.random.default_rng(draw(st.integers(0, 99)))
     span = draw(st.sampled_from([1, 3, 2**8, 2**16, 2**32, 2**40]))
     places = draw(st.sets(st.integers(0, rows - 1), max_size=3)) if rows else set()
@@ -77,7 +78,7 @@ def small() -> Chunk:
     return Chunk(
         cut=3,
         topic_order=("b", "a"),
-        sources=(("a", "id-a", 0), ("b", "id-b", 4)),
+        sources=(Source("a", "id-a", 0), Source("b", "id-b", 4)),
         names=("x", "y"),
         source=ints([0, 0, 1]),
         offset=ints([5, 9, 2]),

@@ -58,6 +58,11 @@ class WholeLooks:
                 result.append(dict(sorted(news.items())))
         return result
 
+    def most(self, place: Place) -> int:
+        """How far any look, or batch, has come."""
+        ends = (ends.get(place, 0) for ends in (self.starts, self.taken, *self.looks))
+        return max(ends)
+
 
 def batch_end(cut: int, ends: dict[Place, int]) -> BatchEnd:
     rows: dict[int, list[int]] = {}
@@ -135,6 +140,22 @@ class Story:
                 at |= news
             assert waiting.ends_after(k).tolist() == list(at.values())
         assert sum(waiting.counts.tolist()) == sum((waiting.ends_after(len(expected)) - waiting.begins).tolist())
+        self.compare_without(waiting)
+        for number in {n for n, _ in alive}:
+            most = {part: self.twin.most((number, part)) for n, part in alive if n == number}
+            assert self.log.seen(number) == most
+
+    def compare_without(self, waiting: Waiting) -> None:
+        """As if some topics had never advanced."""
+        gone = {number for number in range(9) if self.rng.random() < 0.3}
+        rest = [{p: e for p, e in news.items() if p[0] not in gone} for news in slices(waiting)]
+        found = waiting.without(gone)
+        assert slices(found) == [news for news in rest if news]
+        assert (found.topics, found.begins.tolist()) == (waiting.topics, waiting.begins.tolist())
+        at = dict(zip(waiting.sources, waiting.begins.tolist(), strict=True))
+        for news in rest:
+            at |= news
+        assert found.ends_after(len(found.sizes)).tolist() == list(at.values())
 
 
 @given(st.integers(0, 2**32))

@@ -76,7 +76,7 @@ def test_a_topic_that_is_deleted_while_a_backlog_is_divided(
     drive: Callable[..., Driver], new_topic: NewTopic, kafka_admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic("divided")
-    driver = drive([topic])
+    driver = drive([topic], on_topic_deleted="stop")
     World(driver.settings.bootstrap_servers).write("none", [((topic, 0), b"v", at) for at in range(50)])
     cutter = driver.cutter()
     begin, awaited = cutter.beginning(), cutter._awaited
@@ -101,10 +101,11 @@ def test_looks_that_were_made_one_count_as_one_in_the_figures(
     begin = cutter.beginning()
     cutter.end_after(begin, 1000, 0.0)
     cutter._looker.stop()
+    sources = tuple(cutter._named(cutter._looks.sources))
     began_s, count = time.monotonic(), 2 * MAX_LOOKS + 2
     for at in range(count):
         ends, asked_s = np.array([0, at + 1]), began_s + at
-        cutter._on_look(Look(sources=(), ends=ends, began_s=asked_s, ended_s=asked_s + 0.5, silent=frozenset()))
+        cutter._on_look(Look(sources=sources, ends=ends, began_s=asked_s, ended_s=asked_s + 0.5, silent=frozenset()))
     assert 2_000 <= cutter.figures()["longest_ms"] < 10_000
     cutter._awaited(BatchEnd(cut=1, order=0, ends={0: (0,), 1: (count,)}), 0.0)
     assert 2_000 <= cutter.figures()["longest_ms"] < 10_000

@@ -14,7 +14,8 @@ from fake_brokers import API_VERSIONS, LIST_OFFSETS, METADATA, FakeBrokers
 from waiting import wait_until
 
 from totalorder.errors import EnvironmentProblem, Error, StateError
-from totalorder.streaming.cut.ends import MOMENT_S, Look, Source
+from totalorder.sequencer.stamps import Source
+from totalorder.streaming.cut.ends import MOMENT_S, Look
 from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.questions import Questions
 from totalorder.streaming.cut.verifying import present_ids

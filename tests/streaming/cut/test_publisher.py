@@ -14,12 +14,13 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler, CutSource
+from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler
 from totalorder.sequencer.limits import MAX_ROW_BYTES
-from totalorder.streaming.cut.publisher import CutPublisher
+from totalorder.sequencer.stamps import Source
+from totalorder.streaming.cut.publisher import Publisher
 
 pytestmark = pytest.mark.broker
-A = CutSource("a", "id-a", 0)
+A = Source("a", "id-a", 0)
 
 
 def cut(number: int) -> Cut:
@@ -44,13 +45,13 @@ def there(broker: LocalBroker, topic: str) -> list[int]:
 
 
 @pytest.fixture
-def publisher(broker: LocalBroker, new_topic: Callable[..., str]) -> Iterator[CutPublisher]:
-    made = CutPublisher(broker.bootstrap_servers, {"client.id": "it", "linger.ms": "500"}, new_topic("d.cuts"))
+def publisher(broker: LocalBroker, new_topic: Callable[..., str]) -> Iterator[Publisher]:
+    made = Publisher(broker.bootstrap_servers, {"client.id": "it", "linger.ms": "500"}, new_topic("d.cuts"))
     yield made
     made.close()
 
 
-def test_what_is_acknowledged_is_there_in_order(broker: LocalBroker, publisher: CutPublisher) -> None:
+def test_what_is_acknowledged_is_there_in_order(broker: LocalBroker, publisher: Publisher) -> None:
     encoder = CutEncoder(key_every=3)
     publisher.await_acknowledged(0)
     for number in range(1, 11):
@@ -63,27 +64,27 @@ def test_what_is_acknowledged_is_there_in_order(broker: LocalBroker, publisher: 
 
 def test_the_largest_record_is_taken(broker: LocalBroker, new_topic: Callable[..., str]) -> None:
     topic = new_topic("large.cuts", max_message_bytes=str(16 << 20))
-    publisher = CutPublisher(broker.bootstrap_servers, {}, topic)
+    publisher = Publisher(broker.bootstrap_servers, {}, topic)
     publisher.send(WireRecord(value=np.random.default_rng(1).bytes(MAX_ROW_BYTES), headers=()))
     publisher.await_acknowledged(30)
     publisher.close()
 
 
 def test_a_broker_that_stands_still_is_waited_for_as_long_as_is_said_and_then_again(
-    broker: LocalBroker, publisher: CutPublisher
+    broker: LocalBroker, publisher: Publisher
 ) -> None:
     publisher.send(CutEncoder().encode(cut(1)))
     publisher.await_acknowledged(30)
     with frozen(broker):
         publisher.send(CutEncoder().encode(cut(2)))
-        with pytest.raises(BrokerUnavailable, match=r"did not acknowledge a cut on d\.cuts.* within 0\.3 s"):
+        with pytest.raises(BrokerUnavailable, match=r"did not acknowledge a record of d\.cuts.* within 0\.3 s"):
             publisher.await_acknowledged(0.3)
     publisher.await_acknowledged(60)
     assert there(broker, publisher._topic) == [1, 2]
 
 
 def test_an_absent_broker_is_named() -> None:
-    publisher = CutPublisher("127.0.0.1:1", {}, "d.cuts")
+    publisher = Publisher("127.0.0.1:1", {}, "d.cuts")
     publisher.send(CutEncoder().encode(cut(1)))
     with pytest.raises(BrokerUnavailable, match=r"last it was said: .*127\.0\.0\.1:1"):
         publisher.await_acknowledged(2)
@@ -93,7 +94,7 @@ def test_an_absent_broker_is_named() -> None:
 def test_a_record_that_the_broker_refuses_stops_what_comes_behind_it(
     broker: LocalBroker, new_topic: Callable[..., str]
 ) -> None:
-    publisher = CutPublisher(broker.bootstrap_servers, {}, new_topic("small.cuts", max_message_bytes="1000"))
+    publisher = Publisher(broker.bootstrap_servers, {}, new_topic("small.cuts", max_message_bytes="1000"))
     publisher.send(WireRecord(value=np.random.default_rng(1).bytes(10_000), headers=()))
     with pytest.raises(Error, match=r"could not be written to small\.cuts"):
         publisher.await_acknowledged(30)
@@ -120,11 +121,11 @@ def test_login_and_tls_as_the_java_client_names_them(secure: SecureBroker, tmp_p
         "sasl.plain.username": USER,
         "sasl.plain.password": PASSWORD,
     }
-    publisher = CutPublisher(secure.both, kafka, "d.cuts")
+    publisher = Publisher(secure.both, kafka, "d.cuts")
     publisher.send(CutEncoder().encode(cut(1)))
     publisher.await_acknowledged(30)
     publisher.close()
-    wrong = CutPublisher(secure.both, kafka | {"sasl.plain.password": "wrong"}, "d.cuts")
+    wrong = Publisher(secure.both, kafka | {"sasl.plain.password": "wrong"}, "d.cuts")
     wrong.send(CutEncoder().encode(cut(2)))
     with pytest.raises(SettingsError, match="refused the login"):
         wrong.await_acknowledged(30)
@@ -134,4 +135,4 @@ def test_login_and_tls_as_the_java_client_names_them(secure: SecureBroker, tmp_p
 
 def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(SettingsError, match=r"kafka\.lingr\.ms is no setting"):
-        CutPublisher("127.0.0.1:1", {"lingr.ms": "1"}, "d.cuts")
+        Publisher("127.0.0.1:1", {"lingr.ms": "1"}, "d.cuts")
