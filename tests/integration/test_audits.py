@@ -404,14 +404,24 @@ def stamped_behind_its_end(world: World) -> list[dict[str, Any]]:
     """One event of the old topic behind its retirement, which also calls lost what was stamped."""
     (retired,) = (row for row in world["subscriptions"] if row["kind"] == "retired")
     late = next(row for row in world["events"] if row["g"] > retired["g"] + 9)
-    late["topic_id"] = OLD
+    late["topic_id"], late["partition"] = OLD, 0
     ((partition, begin, end),) = retired["lost"]
     retired["lost"] = [(partition, begin - 1, end)]
+    stamped = world.find("events", topic_id=OLD, partition=partition, offset=begin - 1)
     told = {"kafka_topic": "all", "topic_id": OLD, "retired_g": retired["g"]}
     return [
-        told | {"offset": late["offset"], "fault": f"stamped at g {late['g']}"},
-        told | {"partition": partition, "offset": begin - 1, "fault": f"lost from here on, and stamps end at {begin}"},
+        told | {"partition": 0, "offset": late["offset"], "fault": f"stamped behind it, at g {late['g']}"},
+        told | {"offset": begin - 1, "fault": f"called lost, and stamped at g {stamped['g']}"},
     ]
+
+
+def lost_in_silence(world: World) -> list[dict[str, Any]]:
+    """What is called lost begins behind where the stamps end."""
+    (retired,) = (row for row in world["subscriptions"] if row["kind"] == "retired")
+    ((partition, begin, end),) = retired["lost"]
+    retired["lost"] = [(partition, begin + 1, end)]
+    told = {"topic_id": OLD, "partition": partition, "offset": begin + 1}
+    return [told | {"fault": f"lost from here on only, and stamps end at {begin}"}]
 
 
 @pytest.mark.parametrize(
@@ -438,6 +448,7 @@ def stamped_behind_its_end(world: World) -> list[dict[str, Any]]:
         ("numbers", stamped_twice_in_the_new_topic),
         ("taken-by-cut", stamped_as_of_the_other_topic),
         ("retired", stamped_behind_its_end),
+        ("retired", lost_in_silence),
         ("digests", forged_digest),
         ("entries", wrong_entry),
         ("missing-entries", missing_entries),
