@@ -30,10 +30,12 @@ Event = tuple[str, bytes]
 
 @dataclass(frozen=True, kw_only=True)
 class Anew:
-    """A topic is deleted, so many events before the job has stamped them, retired, and created again."""
+    """A topic is deleted, with so many events that the job has not stamped, retired, and created again."""
 
     topic: str
     lost: int = 0
+    topic_id: str = ""
+    """Kafka's id of the new one, where it shall not be one that is made up."""
 
 
 @dataclass
@@ -115,14 +117,14 @@ class DomainWorld:
             return Row(topic, 0, offset, at, topic, zlib.crc32(value), topic_id=self.ids[topic])
         self._controls += 1
         if isinstance(item, Anew):
-            control = self._made_anew(self.topics[item.topic], item.lost)
+            control = self._made_anew(self.topics[item.topic], item)
         else:
             control = self._requests.value(Change(item.id, frozenset(self.topics[topic] for topic in item.topics)))
         return Row(*self._control[::2], self._controls - 1, at, control=control, topic_id=self._control.topic_id)
 
-    def _made_anew(self, name: str, lost: int) -> bytes:
-        topic_id, seen = self.ids[name], {0: len(self.events.pop(name, [])) + lost}
-        self.ids[name] += "-anew"
+    def _made_anew(self, name: str, anew: Anew) -> bytes:
+        topic_id, seen = self.ids[name], {0: len(self.events.pop(name, [])) + anew.lost}
+        self.ids[name] = anew.topic_id or f"{topic_id}-anew"
         self._sources.append(self._source(name))
         return encode_request(Retire(id="job", nonce="n", topic=name, topic_id=topic_id, seen=seen))
 
@@ -171,7 +173,7 @@ class DomainWorld:
 
     def stamps(self) -> list[tuple[str, int, int, int]]:
         """(topic, offset, n, g) of every event, in the order of g."""
-        return [(topic, *numbers) for topic, _, *numbers in self._stamped()]
+        return [(topic, offset, n, g) for topic, _, offset, n, g in self._stamped()]
 
     def _stamped(self) -> list[tuple[str, Source, int, int, int]]:
         found: list[tuple[str, Source, int, int, int]] = []
