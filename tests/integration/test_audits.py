@@ -218,6 +218,15 @@ def damaged_batches(world: World) -> list[dict[str, Any]]:
     return [*found, {"batch": lost["batch"], "fault": f"{count - 1} of {count} events"}]
 
 
+def told_otherwise_once(world: World) -> list[dict[str, Any]]:
+    """Of the last batch one stamps partition tells an end of its own: each by itself goes on."""
+    last = max(row["batch"] for row in world["batches"])
+    row = world.find("batches", stamps_partition=1, batch=last)
+    *source, offset = row["next_offsets"][0]
+    row["next_offsets"] = [(*source, offset + 1), *row["next_offsets"][1:]]
+    return [{"stamps_partition": p, "batch": last, "fault": "stamps partitions disagree on it"} for p in range(4)]
+
+
 def back_behind_an_earlier_batch(world: World) -> list[dict[str, Any]]:
     """Batch 4 does not advance a partition, and batch 5 says an end that batch 3 had already."""
     ends = {row["batch"]: row["next_offsets"] for row in world["batches"]}
@@ -440,6 +449,7 @@ def lost_in_silence(world: World) -> list[dict[str, Any]]:
         ("batches", lost_batch),
         ("batches", damaged_batches),
         ("batches", back_behind_an_earlier_batch),
+        ("batches", told_otherwise_once),
         ("pairwise-order", swapped_pair_of_the_new_topic),
         ("common-order", circle_in_the_new_topic),
         ("gaps", dropped_row_of_the_new_topic),
