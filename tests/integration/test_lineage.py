@@ -245,9 +245,9 @@ def test_a_topic_that_was_made_anew_is_another_one(
         (new, b"new %d" % number) for number in range(4)
     ]
     auditor = Auditor(spark.newSession(), kafka.settings.root)
-    results = [auditor.ask(audit) for audit in choose([])]
-    assert {result.audit.name: result.rows for result in results if result.verdict == "violated"} == {}
-    (lost,) = (result for result in results if result.audit.name == "losses")
+    names = ("numbers", "content", "published", "taken-by-cut", "batches", "retired", "losses")
+    *judged, lost = [auditor.ask(audit) for audit in choose(names)]
+    assert {result.audit.name: result.rows for result in judged if result.verdict != "holds"} == {}
     assert [row[:6] for row in lost.rows] == [(name, old, 0, 3, 4, 2)]
 
 
@@ -406,7 +406,7 @@ def test_tables_of_another_version_are_refused_and_left_as_they_are(
     builder.save(str(tmp_path / table))
     spark.sql(f"alter table delta.`{tmp_path / table}` set tblproperties ('totalorder.domain' = 'd')")
     with pytest.raises(
-        StateError, match=f"{table} was written by another version of totalorder: it differs in {differing}$"
+        StateError, match=f"{table} was written by another version of totalorder: it differs in {differing}\\."
     ):
         LineageTables(spark, str(tmp_path), "d").open()
 
