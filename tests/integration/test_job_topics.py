@@ -44,9 +44,15 @@ class World:
 
     def make(self, topic: str) -> None:
         self.admin.create_topics({topic: {"num_partitions": 1}})
-        self.admin.wait_for_topics([topic])
-        (found,) = self.admin.describe_topics([topic])
-        self.ids.setdefault(topic, []).append(str(found["topic_id"]))
+        known = self.ids.setdefault(topic, [])
+
+        def topic_id() -> str:
+            (found,) = self.admin.describe_topics([topic])
+            return "" if found["error_code"] else str(found["topic_id"])
+
+        # For a moment the broker may not have heard, and tell the one that was deleted.
+        wait_until(lambda: topic_id() not in {"", *known}, "the topic is there")
+        known.append(topic_id())
 
     def fill(self, topic: str, count: int) -> None:
         """Each value tells its incarnation. A producer that knew the topic before would not notice."""
