@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from totalorder.bench.domain import Domain
+from totalorder.bench.domain import EVENTS, Domain
 from totalorder.bench.scalar import without_entries
 from totalorder.bench.timing import timed
 from totalorder.bench.workload import Workload
@@ -18,7 +18,7 @@ from totalorder.sequencer.control import Grant
 from totalorder.sequencer.delivery import Delivery
 from totalorder.sequencer.delivery_effects import Deliver, Effect
 from totalorder.sequencer.position import partitions_of
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.stamps import Source, StampedBatch
 
 Step = tuple[Batch, Sequence[StampedBatch]]
 """A batch of events and its stamps, one for each stamps partition."""
@@ -107,7 +107,7 @@ def _publish(machine: Delivery, batch: Batch) -> None:
     """All events of the batch, before any stamp: a subscriber of keyed topics reads whole Kafka partitions."""
     columns = (batch.partition.tolist(), batch.offset.tolist(), batch.topic.tolist(), batch.crc.tolist())
     for partition, offset, topic, crc in zip(*columns, strict=True):
-        machine.event(source=("events", partition), offset=offset, topic=batch.topics[topic], crc=crc)
+        machine.event(source=Source(*EVENTS, partition), offset=offset, topic=batch.topics[topic], crc=crc)
 
 
 def _deliveries(machine: Delivery, batch: Batch, stamps: Iterable[StampedBatch], number: int) -> list[int]:

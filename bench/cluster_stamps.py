@@ -12,7 +12,7 @@ from totalorder.bench.workload import Ints
 from totalorder.config import Settings
 from totalorder.errors import Error
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.stamps import Source, StampedBatch
 
 _TIMEOUT_S = 60.0
 
@@ -51,7 +51,7 @@ def read_stamps(settings: Settings) -> Stamps:
 def combined(batches: list[StampedBatch]) -> Stamps:
     """The columns of these batches together."""
     topics = tuple(sorted({name for batch in batches for name in batch.names.values()}))
-    sources = tuple(sorted({source for batch in batches for source in batch.sources}))
+    sources = tuple(sorted({_place(source) for batch in batches for source in batch.sources}))
     topic_at, source_at = {name: at for at, name in enumerate(topics)}, {each: at for at, each in enumerate(sources)}
     events, entries = [np.zeros((5, 0), np.int64)], [np.zeros((3, 0), np.int64)]
     for batch in batches:
@@ -59,7 +59,7 @@ def combined(batches: list[StampedBatch]) -> Stamps:
         topic = np.zeros(max(batch.names, default=-1) + 1, dtype=np.int64)
         for number, name in batch.names.items():
             topic[number] = topic_at[name]
-        source = np.array([source_at[each] for each in batch.sources], dtype=np.int64)
+        source = np.array([source_at[_place(each)] for each in batch.sources], dtype=np.int64)
         events.append(np.stack([rows.g, rows.n, topic[rows.topic], source[rows.source], rows.offset]))
         of_event = np.repeat(rows.g, np.diff(rows.entry_start))
         entries.append(np.stack([of_event, topic[rows.entry_topic], rows.entry_n]))
@@ -77,6 +77,11 @@ def combined(batches: list[StampedBatch]) -> Stamps:
         entry_topic=entry_topic,
         entry_n=entry_n,
     )
+
+
+def _place(source: Source) -> tuple[str, int]:
+    """Without the topic's id, which is another on each cluster: a benchmark makes no topic anew."""
+    return source.topic, source.partition
 
 
 def _sorted(columns: Ints) -> Ints:

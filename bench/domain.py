@@ -8,8 +8,12 @@ from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.control import Subscribe, encode_request
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import KafkaTopic
 
 NAME = "bench"
+_TOPIC_ID = "2f1c8a57-6b0e-4d93-a1f4-7c5e90b3d826"
+"""As long as those that Kafka gives: it is in every record of stamps."""
+EVENTS = KafkaTopic("events", _TOPIC_ID)
 EVENT_PARTITIONS = 4
 EVENTS_PER_S = 5_000
 """Events come at random moments at this rate: several share a millisecond, as they do."""
@@ -51,7 +55,7 @@ class Domain:
             time_ms=_BEGAN_MS,
             cut=self._cuts,
             topic_order=(),
-            kafka_topics=(DomainTopics(domain=NAME).control,),
+            kafka_topics=(KafkaTopic(DomainTopics(domain=NAME).control, _TOPIC_ID),),
             topics=(),
             kafka_topic=none,
             partition=none,
@@ -80,7 +84,7 @@ class Domain:
             time_ms=int(self._time_ms[rows][-1]) + 1,
             cut=self._cuts,
             topic_order=(),
-            kafka_topics=("events",),
+            kafka_topics=(EVENTS,),
             topics=self.topics,
             kafka_topic=none,
             partition=self._partition[rows],

@@ -202,7 +202,7 @@ def stamp_times(arrivals: Sequence[Arrival], domain: str) -> dict[tuple[str, int
         batch = assembler.add(arrival.value, dict(arrival.headers))
         if batch is None:
             continue
-        names = [source[0] for source in batch.sources]
+        names = [source.topic for source in batch.sources]
         for source, offset in zip(batch.rows.source.tolist(), batch.rows.offset.tolist(), strict=True):
             found[names[source], offset] = arrival.at
     return found

@@ -28,6 +28,7 @@ from totalorder.sequencer.codec import encode_stamps
 from totalorder.sequencer.control import Subscribe, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import KafkaTopic
 
 KAFKA_TOPICS = ("a", "b", "c", "d")
 SHARDS = (1, 2, 4)
@@ -178,7 +179,7 @@ def _batch(drawn: Ints, first: int, size: int) -> Batch:
         time_ms=1 + len(drawn),
         cut=1 + first // size,
         topic_order=(),
-        kafka_topics=KAFKA_TOPICS,
+        kafka_topics=tuple(KafkaTopic(name, "") for name in KAFKA_TOPICS),
         topics=tuple(topic_name(index) for index in topics.tolist()),
         kafka_topic=number % len(KAFKA_TOPICS),
         partition=np.zeros_like(number),

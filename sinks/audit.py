@@ -285,7 +285,9 @@ class Auditor:
         if not self._read(root, names):
             self._counts.clear()
             for name in names:
-                _open(spark, root, name).createOrReplaceTempView(name)
+                frame = _open(spark, root, name)
+                _check_columns(root, name, frame.columns)
+                frame.createOrReplaceTempView(name)
             if len(names) > 1:  # then all that is asked sees the same rows
                 self._kept = names
                 for name in names:
@@ -298,6 +300,7 @@ class Auditor:
             rows = read_small(root, name)
             if rows is None:
                 return False
+            _check_columns(root, name, rows.column_names)
             self._spark.createDataFrame(rows).createOrReplaceTempView(name)
             self._counts[name] = len(rows)
         for key, value in INTERPRETED.items():
@@ -442,6 +445,15 @@ def _open(spark: SparkSession, root: str, name: str) -> DataFrame:
         if not DeltaTable.isDeltaTable(spark, path):
             raise _no_table(root, name)
         return spark.read.format("delta").load(path)
+
+
+def _check_columns(root: str, name: str, found: Sequence[str]) -> None:
+    if missing := [column for column in TABLES[name].names if column not in found]:
+        raise SettingsError(
+            f"the table {_path(root, name)} was written by an earlier version of totalorder: it has no column "
+            f"{', '.join(missing)}",
+            remedy="Ask it with that version, or write the lineage anew, under a root of its own",
+        )
 
 
 @contextmanager

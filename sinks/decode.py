@@ -11,18 +11,26 @@ import pyarrow.compute as pc
 
 from totalorder.errors import Contradiction, EventsLost, WireError
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, Ended, Grant, Rejection, Renewed, Repeated, decode_answer
+from totalorder.sequencer.control import Answer, Ended, Grant, Rejection, Renewed, Repeated, Retired, decode_answer
 from totalorder.sequencer.cuts import Cut, CutsAssembler, is_key_cut
 from totalorder.sequencer.receipts import Receipts, decode_receipts
 from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.sinks import pieces
-from totalorder.sinks.schema import TABLES, TAKEN
+from totalorder.sinks.schema import LOST, NEXT_OFFSETS, TABLES, TAKEN
 
 Ints = npt.NDArray[np.int64]
 TIME = pa.timestamp("us", "UTC")
 _NEXT_OFFSETS = pa.list_(
-    pa.struct([("kafka_topic", pa.string()), ("partition", pa.int32()), ("next_offset", pa.int64())])
+    pa.struct(
+        [
+            ("kafka_topic", pa.string()),
+            ("topic_id", pa.string()),
+            ("partition", pa.int32()),
+            ("next_offset", pa.int64()),
+        ]
+    )
 )
+_LOST = pa.list_(pa.struct([("partition", pa.int32()), ("begin_offset", pa.int64()), ("end_offset", pa.int64())]))
 _TAKEN = pa.list_(
     pa.struct(
         [
@@ -44,16 +52,24 @@ _TYPES = {
     "TIMESTAMP": TIME,
     "ARRAY<STRING>": pa.list_(pa.string()),
     "MAP<STRING,BIGINT>": pa.map_(pa.string(), pa.int64()),
-    "ARRAY<STRUCT<kafka_topic:STRING,partition:INT,next_offset:BIGINT>>": _NEXT_OFFSETS,
+    NEXT_OFFSETS: _NEXT_OFFSETS,
     TAKEN: _TAKEN,
+    LOST: _LOST,
 }
 SCHEMAS: Mapping[str, pa.Schema] = {
     name: pa.schema([(column.name, _TYPES[column.type]) for column in table.columns]) for name, table in TABLES.items()
 }
 """Each table's columns in Arrow."""
-PLACE = ("kafka_topic", "partition", "offset")
+PLACE = ("kafka_topic", "topic_id", "partition", "offset")
 """The columns that say where an event is in Kafka."""
-_KINDS = {Grant: "granted", Ended: "ended", Rejection: "rejected", Renewed: "renewed", Repeated: "repeated"}
+_KINDS = {
+    Grant: "granted",
+    Ended: "ended",
+    Rejection: "rejected",
+    Renewed: "renewed",
+    Repeated: "repeated",
+    Retired: "retired",
+}
 _ROW_BYTES = 160
 """About what a row of `events` or `deliveries` has in memory beside the names in it."""
 _ENTRY_BYTES = 16
@@ -100,7 +116,7 @@ class LoggedBatch:
     @property
     def bytes(self) -> int:
         """About what its rows of `events` and `batches` have in memory."""
-        ends = sum(_ENTRY_BYTES + len(topic) for topic, _ in self.stamped.next_offsets)
+        ends = sum(_ENTRY_BYTES + _name_bytes(source) for source in self.stamped.sources)
         return _ROW_BYTES + ends + int(_event_bytes(self.stamped).sum())
 
     def part(self, start: int, end: int) -> "LoggedBatch":
@@ -170,7 +186,7 @@ def _runs(stamped: StampedBatch) -> Iterator[tuple[int, int]]:
 
 def _event_bytes(stamped: StampedBatch) -> Ints:
     """About what the row of each event has in memory."""
-    sources = np.array([len(topic) for topic, _ in stamped.sources], dtype=np.int64)
+    sources = np.array([_name_bytes(source) for source in stamped.sources], dtype=np.int64)
     entries = np.cumsum(np.concatenate([[0], _of_topics(stamped, "entry_topic", _text_bytes) + _ENTRY_BYTES]))
     own = _of_topics(stamped, "topic", _text_bytes) + sources[stamped.rows.source]
     sizes: Ints = _ROW_BYTES + own + np.diff(entries[stamped.rows.entry_start])
@@ -181,14 +197,19 @@ def _text_bytes(text: str) -> int:
     return len(text.encode())
 
 
+def _name_bytes(source: Source) -> int:
+    return len(source.topic) + len(source.topic_id)
+
+
 def event_rows(batches: Sequence[LoggedBatch]) -> pa.Table:
     """Rows of `events`, without what only the events themselves tell (`with_reads` fills that in)."""
-    names, kafka_topics = _Codes(), _Codes()
-    parts = [_batch_columns(logged, names, kafka_topics) for logged in batches]
+    names, of_kafka = _Codes(), _Codes()
+    parts = [_batch_columns(logged, names, of_kafka) for logged in batches]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     given = {name: pa.array(columns[name]) for name in ("offset", "n", "g", "keyframe")} | {
         "topic": names.texts(columns["topic"]),
-        "kafka_topic": kafka_topics.texts(columns["kafka_topic"]),
+        "kafka_topic": of_kafka.texts(columns["kafka_topic"]),
+        "topic_id": of_kafka.texts(columns["topic_id"]),
         "partition": pa.array(columns["partition"], pa.int32()),
         "crc32": pa.array(columns["crc"]),
         "entries": _entries([logged.stamped for logged in batches], names),
@@ -224,19 +245,25 @@ def _entries(batches: Sequence[StampedBatch], names: "_Codes") -> pa.Array:
     return pa.MapArray.from_arrays(offsets, names.texts(topic), pa.array(n))
 
 
-def _batch_columns(logged: LoggedBatch, names: "_Codes", kafka_topics: "_Codes") -> dict[str, npt.NDArray[Any]]:
-    rows, sources = logged.stamped.rows, logged.stamped.sources
-    kafka_topic = np.array([kafka_topics.code(topic) for topic, _ in sources], dtype=np.int64)
-    partition = np.array([number for _, number in sources], dtype=np.int64)
+def _batch_columns(logged: LoggedBatch, names: "_Codes", of_kafka: "_Codes") -> dict[str, npt.NDArray[Any]]:
+    rows = logged.stamped.rows
     return {
         "topic": _of_topics(logged.stamped, "topic", names.code),
-        "kafka_topic": kafka_topic[rows.source],
-        "partition": partition[rows.source],
+        **{name: values[rows.source] for name, values in _of_sources(logged.stamped.sources, of_kafka).items()},
         "offset": rows.offset,
         "n": rows.n,
         "g": rows.g,
         "crc": rows.crc,
         "keyframe": rows.keyframe,
+    }
+
+
+def _of_sources(sources: Sequence[Source], of_kafka: "_Codes") -> dict[str, Ints]:
+    """Of each event partition what PLACE has of it, names and ids as codes."""
+    return {
+        "kafka_topic": np.array([of_kafka.code(source.topic) for source in sources], np.int64),
+        "topic_id": np.array([of_kafka.code(source.topic_id) for source in sources], np.int64),
+        "partition": np.array([source.partition for source in sources], np.int64),
     }
 
 
@@ -264,9 +291,9 @@ class _Codes:
 
 def event_ranges(events: pa.Table) -> dict[Source, tuple[int, int]]:
     """For each event partition the offsets from the first that stands in `events` to behind the last."""
-    keys = list(PLACE[:2])
+    keys = list(PLACE[:-1])
     found = events.group_by(keys).aggregate([("offset", "min"), ("offset", "max")]).to_pylist()
-    return {(row["kafka_topic"], row["partition"]): (row["offset_min"], row["offset_max"] + 1) for row in found}
+    return {Source(*(row[key] for key in keys)): (row["offset_min"], row["offset_max"] + 1) for row in found}
 
 
 def with_reads(events: pa.Table, reads: pa.Table) -> pa.Table:
@@ -299,8 +326,8 @@ def batch_rows(batches: Sequence[LoggedBatch]) -> pa.Table:
         "stamped_time": [logged.time_ms * 1000 for logged in batches],
         "next_offsets": [
             [
-                {"kafka_topic": topic, "partition": part, "next_offset": offset}
-                for (topic, part), offset in sorted(one.next_offsets.items())
+                {"kafka_topic": topic, "topic_id": topic_id, "partition": part, "next_offset": offset}
+                for (topic, topic_id, part), offset in sorted(one.next_offsets.items())
             ]
             for one in stamped
         ],
@@ -337,7 +364,7 @@ class LoggedCut:
     @property
     def bytes(self) -> int:
         """About what its row of `cuts` has in memory."""
-        names = np.array([len(source.topic) + len(source.topic_id) for source in self.cut.sources], dtype=np.int64)
+        names = np.array([_name_bytes(source) for source in self.cut.sources], dtype=np.int64)
         taken = int(names[self.cut.place].sum()) + _TAKEN_BYTES * len(self.cut.place)
         return _ROW_BYTES + taken + sum(map(len, self.cut.topic_order))
 
@@ -371,22 +398,20 @@ def cut_rows(cuts: Sequence[LoggedCut]) -> pa.Table:
 
 
 def _taken(cuts: Sequence[Cut]) -> pa.Array:
-    texts, starts = _Codes(), np.cumsum([0, *(len(cut.place) for cut in cuts)])
+    of_kafka, starts = _Codes(), np.cumsum([0, *(len(cut.place) for cut in cuts)])
+    of_cuts = [_of_sources(cut.sources, of_kafka) for cut in cuts]
 
-    def each(values: Callable[[Cut], npt.NDArray[Any]]) -> Ints:
+    def each(values: Callable[[Cut], Ints]) -> Ints:
         return np.concatenate([values(cut) for cut in cuts])
 
-    def named(name: str) -> pa.Array:
-        return texts.texts(
-            each(lambda cut: np.array([texts.code(getattr(s, name)) for s in cut.sources], np.int64)[cut.place])
-        )
+    def named(name: str) -> Ints:
+        return np.concatenate([found[name][cut.place] for found, cut in zip(of_cuts, cuts, strict=True)])
 
-    partition = each(lambda cut: np.array([source.partition for source in cut.sources], np.int64)[cut.place])
     columns = {
         "slice": pa.array(each(lambda cut: cut.slice_of), pa.int32()),
-        "kafka_topic": named("topic"),
-        "topic_id": named("topic_id"),
-        "partition": pa.array(partition, pa.int32()),
+        "kafka_topic": of_kafka.texts(named("kafka_topic")),
+        "topic_id": of_kafka.texts(named("topic_id")),
+        "partition": pa.array(named("partition"), pa.int32()),
         "begin_offset": pa.array(each(lambda cut: cut.begin)),
         "end_offset": pa.array(each(lambda cut: cut.begin + cut.count)),
     }
@@ -407,18 +432,27 @@ def subscription_rows(domain: str, answers: Sequence[tuple[LogRecord, Answer]]) 
     """Rows of `subscriptions`."""
     columns: dict[str, list[Any]] = {name: [] for name in TABLES["subscriptions"].names if name != "domain"}
     for record, answer in answers:
-        clock = getattr(answer, "clock", None)
+        clock, lost = getattr(answer, "clock", None), getattr(answer, "lost", None)
         row = {
             "subscriber": answer.id,
             "kind": _KINDS[type(answer)],
             "control_offset": answer.offset,
             "clock": sorted(clock.items()) if clock is not None else None,
+            "kafka_topic": getattr(answer, "topic", None),
+            "lost": _lost(lost) if lost is not None else None,
             "answered_time": record.time_ms * 1000,
             "grants_offset": record.offset,
         }
         for name, column in columns.items():
             column.append(row[name] if name in row else getattr(answer, name, None))
     return _table("subscriptions", domain, len(answers), _arrays("subscriptions", columns))
+
+
+def _lost(lost: Mapping[int, tuple[int, int]]) -> list[dict[str, int]]:
+    return [
+        {"partition": partition, "begin_offset": begin, "end_offset": end}
+        for partition, (begin, end) in sorted(lost.items())
+    ]
 
 
 # --- receipts ---------------------------------------------------------------------------------------------------------
@@ -436,13 +470,14 @@ def receipts_bytes(receipts: Receipts) -> int:
     """About what its rows of `deliveries` have in memory."""
     row = _ROW_BYTES + len(receipts.domain) + len(receipts.id) + len(receipts.nonce)
     topics = np.array([_text_bytes(name) for name in receipts.topics])
-    sources = np.array([len(name) for name, _ in receipts.sources])
+    sources = np.array([_name_bytes(source) for source in receipts.sources])
     return len(receipts) * row + int(topics[receipts.topic].sum() + sources[receipts.source].sum())
 
 
 def delivery_rows(receipts: Sequence[tuple[LogRecord, Receipts]]) -> pa.Table:
     """Rows of `deliveries`."""
     texts, given = _Codes(), [one for _, one in receipts]
+    of_kafka = [_of_sources(one.sources, texts) for one in given]
     sizes = [len(one) for one in given]
 
     def joined(name: str) -> Ints:
@@ -451,13 +486,10 @@ def delivery_rows(receipts: Sequence[tuple[LogRecord, Receipts]]) -> pa.Table:
     def each(values: Iterable[int]) -> Ints:
         return np.repeat(np.fromiter(values, np.int64, len(given)), sizes)
 
-    def picked(values: Sequence[Sequence[int]], name: str) -> Ints:
-        return np.concatenate(
-            [np.array(own, np.int64)[getattr(one, name)] for own, one in zip(values, given, strict=True)]
-        )
+    def of_source(name: str) -> Ints:
+        return np.concatenate([found[name][one.source] for found, one in zip(of_kafka, given, strict=True)])
 
-    topic = picked([[texts.code(name) for name in one.topics] for one in given], "topic")
-    kafka_topic = picked([[texts.code(name) for name, _ in one.sources] for one in given], "source")
+    topic = np.concatenate([np.array([texts.code(name) for name in one.topics], np.int64)[one.topic] for one in given])
     subscriber, nonce = (each(texts.code(getattr(one, name)) for one in given) for name in ("id", "nonce"))
     redelivered = joined("redelivered").astype(np.int64)
     columns = {name: pa.array(joined(name)) for name in ("generation", "offset", "n", "g")} | {
@@ -465,8 +497,9 @@ def delivery_rows(receipts: Sequence[tuple[LogRecord, Receipts]]) -> pa.Table:
         "nonce": texts.texts(nonce),
         "delivery_index": pa.array(joined("sequence")),
         "topic": texts.texts(topic),
-        "kafka_topic": texts.texts(kafka_topic),
-        "partition": pa.array(picked([[part for _, part in one.sources] for one in given], "source"), pa.int32()),
+        "kafka_topic": texts.texts(of_source("kafka_topic")),
+        "topic_id": texts.texts(of_source("topic_id")),
+        "partition": pa.array(of_source("partition"), pa.int32()),
         "tag": pa.array([None, "redelivered"]).take(pa.array(redelivered)),
         "delivered_time": pa.array(joined("delivered_ms") * 1000).cast(TIME),
         "receipt_time": pa.array(each(record.time_ms * 1000 for record, _ in receipts)).cast(TIME),

@@ -21,6 +21,8 @@ from totalorder.streaming.preflight import TopicFacts
 
 _HEAD_BYTES = 200
 """About what place, time and checksum of an event have in memory."""
+_NAMED_PLACE = ("kafka_topic", "partition", "offset")
+"""The columns of PLACE that Spark's source has."""
 Ranges = dict[Source, tuple[int, int]]
 
 
@@ -39,7 +41,7 @@ class EventLog:
     def filled(self, events: pa.Table) -> Iterator[pa.Table]:
         """The rows in order, with time, checksum and value filled in, in parts that may be in memory at once.
 
-        What Kafka no longer has stays null.
+        What Kafka no longer has stays null; so does what was in a topic that was deleted, whatever one of its name has.
         """
         large, parts = [], list(self._in_parts(event_ranges(events)))
         offsets = sum(end - first for ranges in parts for first, end in ranges.values())
@@ -58,35 +60,42 @@ class EventLog:
         size = F.coalesce(F.octet_length("value"), F.lit(0)).cast("bigint")
         is_large = (size > most_bytes) & F.lit(self._settings.payload)
         value = F.when(F.lit(self._settings.payload) & ~is_large, F.col("value"))
-        return (
-            self._read(ranges)
-            .select(
-                *PLACE,
-                F.col("timestamp").alias("event_time"),
-                F.coalesce(F.crc32("value"), F.lit(0)).alias("read_crc32"),
-                value.alias("payload"),
-                F.when(is_large, size).otherwise(0).alias("bytes"),
-            )
-            .toArrow()
+        columns = (
+            F.col("timestamp").alias("event_time"),
+            F.coalesce(F.crc32("value"), F.lit(0)).alias("read_crc32"),
+            value.alias("payload"),
+            F.when(is_large, size).otherwise(0).alias("bytes"),
         )
+        return self._read(ranges, lambda found: found.select(*_NAMED_PLACE, *columns))
 
     def _values(self, places: pa.Table) -> pa.Table:
-        wanted = F.broadcast(self._spark.createDataFrame(places))
-        parts = [
-            self._read(ranges)
-            .join(wanted, list(PLACE), "left_semi")
-            .select(*PLACE, F.col("value").alias("payload"))
-            .toArrow()
-            for ranges in self._in_parts(event_ranges(places))
-        ]
-        return pa.concat_tables([places.slice(0, 0).append_column("payload", pa.array([], pa.binary())), *parts])
+        wanted = F.broadcast(self._spark.createDataFrame(places.select(list(_NAMED_PLACE))))
 
-    def _read(self, ranges: Ranges) -> DataFrame:
-        return read_range(self._spark, self._settings, ranges).withColumnRenamed("topic", "kafka_topic")
+        def values(found: DataFrame) -> DataFrame:
+            chosen = found.join(wanted, list(_NAMED_PLACE), "left_semi")
+            return chosen.select(*_NAMED_PLACE, F.col("value").alias("payload"))
+
+        parts = [self._read(ranges, values) for ranges in self._in_parts(event_ranges(places))]
+        none = places.slice(0, 0).append_column("payload", pa.array([], pa.binary()))
+        return pa.concat_tables([none, *(part.select(none.column_names) for part in parts)])
+
+    def _read(self, ranges: Ranges, shaped: Callable[[DataFrame], DataFrame]) -> pa.Table:
+        """What is read of the ranges, of which no two have topics of one name, in `_NAMED_PLACE` and what `shaped` asks
+        for beside it; with topic_id.
+        """
+        by_name = {(topic, partition): ends for (topic, _, partition), ends in ranges.items()}
+        found = read_range(self._spark, self._settings, by_name).withColumnRenamed("topic", "kafka_topic")
+        return _of_topics(shaped(found).toArrow(), self._still_same(ranges))
+
+    def _still_same(self, ranges: Ranges) -> dict[str, str]:
+        """The ids of the topics that are still there: Spark reads by name, and another may have had it by then."""
+        asked = {source.topic: source.topic_id for source in ranges}
+        facts = self._facts(asked)
+        return {name: topic_id for name, topic_id in asked.items() if _is_there(name, topic_id, facts)}
 
     def _in_parts(self, ranges: Mapping[Source, tuple[int, int]]) -> Iterator[Ranges]:
         """What Kafka still has of the ranges, cut into parts of which the heads may be in memory at once."""
-        facts = self._facts({topic for topic, _ in ranges})
+        facts = self._facts({source.topic for source in ranges})
         present = {source: kept for source, asked in ranges.items() for kept in _still_there(source, asked, facts)}
         return _cut(present, pieces.AT_ONCE_BYTES // _HEAD_BYTES)
 
@@ -117,9 +126,22 @@ def _cut(ranges: Ranges, most: int) -> Iterator[Ranges]:
         yield part
 
 
+def _of_topics(found: pa.Table, ids: Mapping[str, str]) -> pa.Table:
+    """The rows of these topics, with their ids."""
+    names = pa.array(list(ids), pa.string())
+    found = found.filter(pc.is_in(found.column("kafka_topic"), value_set=names))
+    place = pc.index_in(found.column("kafka_topic"), value_set=names)
+    return found.append_column("topic_id", pa.array(list(ids.values()), pa.string()).take(place.combine_chunks()))
+
+
 def _still_there(source: Source, asked: tuple[int, int], facts: Mapping[str, TopicFacts]) -> Iterator[tuple[int, int]]:
-    topic, partition = source
-    if topic in facts and partition in facts[topic].earliest:
+    topic, topic_id, partition = source
+    if _is_there(topic, topic_id, facts) and partition in facts[topic].earliest:
         first, end = max(asked[0], facts[topic].earliest[partition]), min(asked[1], facts[topic].latest[partition])
         if first < end:
             yield first, end
+
+
+def _is_there(topic: str, topic_id: str, facts: Mapping[str, TopicFacts]) -> bool:
+    """Whether Kafka has the topic itself, and not one that was created anew under its name."""
+    return topic in facts and facts[topic].topic_id == topic_id

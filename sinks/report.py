@@ -20,6 +20,8 @@ MOST_LANES = 12
 MOST_EVENTS = 48
 MOST_GROUPS = 24
 """Topics, and subscribers, whose latencies are drawn."""
+MOST_LOST = 12
+"""Partitions of retired Kafka topics whose losses are told one by one."""
 
 # A window of the order, around the first step back of any subscriber or else the middle, and the lanes with the most
 # deliveries in it.
@@ -47,10 +49,11 @@ ORDER BY subscriber, generation, delivery_index
 """
 
 # Four bins to each doubling of milliseconds.
-_LATENCIES = """
+LATENCIES = """
 SELECT int(floor(4 * log2(greatest(unix_millis(delivered_time) - unix_millis(event_time), 1)))) AS bin, count(*)
 FROM deliveries JOIN events ON events.kafka_topic = deliveries.kafka_topic
-  AND events.partition = deliveries.partition AND events.offset = deliveries.offset
+  AND events.topic_id = deliveries.topic_id AND events.partition = deliveries.partition
+  AND events.offset = deliveries.offset
 WHERE event_time IS NOT NULL AND tag IS NULL
 GROUP BY bin
 """
@@ -77,24 +80,31 @@ class Figures:
     percentiles: Sequence[Mapping[str, Any]]
     known: tuple[int, int]
     not_judged: Sequence[str]
+    lost: Sequence[Mapping[str, Any]]
+    """Rows of the audit `losses`."""
 
 
 def write_report(path: Path, auditor: Auditor, results: Sequence[Result], *, tables: str) -> None:
     """Asks for what the pictures show, and writes the file. Raises SettingsError where it cannot be written."""
     columns, window = auditor.query(_WINDOW.format(events=MOST_EVENTS, lanes=MOST_LANES))
-    (latency,) = choose(["latency"])
+    latency, losses = choose(["latency", "losses"])
     measured = auditor.ask(latency, most_rows=30_000)
     figures = Figures(
         received=[Received(**dict(zip(columns, row, strict=True))) for row in window],
-        bins=Counter(dict(auditor.query(_LATENCIES)[1])),
-        percentiles=by_group([dict(zip(measured.columns, row, strict=True)) for row in measured.rows]),
+        bins=Counter(dict(auditor.query(LATENCIES)[1])),
+        percentiles=by_group(_as_dicts(measured)),
         known=auditor.known(),
         not_judged=auditor.not_judged(),
+        lost=_as_dicts(auditor.ask(losses, most_rows=MOST_LOST + 1)),
     )
     try:
         path.write_text(page(results, figures, tables=tables, now=datetime.now(UTC)), encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"the report {path} cannot be written: {error.strerror}") from None
+
+
+def _as_dicts(result: Result) -> list[dict[str, Any]]:
+    return [dict(zip(result.columns, row, strict=True)) for row in result.rows]
 
 
 def by_group(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -117,16 +127,28 @@ def page(results: Sequence[Result], figures: Figures, *, tables: str, now: datet
     names = ", ".join(figures.not_judged)
     not_judged = f"<p>Not judged: {escape(names)}: granted, no receipts.</p>" if names else ""
     behind = f" (positions up to {newest_g:,} are not known in full yet)" if newest_g > through_g else ""
+    lost = f'<p class="bad">{escape(_lost(figures.lost))}</p>' if figures.lost else ""
     body = [
         f'<header><p class="kind">totalorder audit</p>{_headline(count, whole=not names)}',
         f"<p>{count['holds']} of {judged} audits hold{empty}.</p>",
-        f"<p>Judged through position {through_g:,} of the order{behind}.</p>{not_judged}",
+        f"<p>Judged through position {through_g:,} of the order{behind}.</p>{not_judged}{lost}",
         f"<p>Tables: <code>{escape(tables)}</code>, {now:%Y-%m-%d %H:%M} UTC.</p></header>",
         _section("Verdicts", "", _verdicts(results)),
         *_pictures(figures.received),
         *_latencies(figures),
     ]
     return f"<!doctype html>\n{_HEAD}<body>\n{''.join(body)}</body></html>\n"
+
+
+def _lost(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What nobody is owed, and can receive, since its Kafka topic was retired before it was stamped."""
+    places = [
+        f"{row['kafka_topic']}[{row['partition']}]@{row['first_lost']} to {row['last_lost']} "
+        f"(Kafka's id {row['topic_id']}, retired at position {row['retired_g']:,})"
+        for row in rows[:MOST_LOST]
+    ]
+    more = "; and more" if len(rows) > MOST_LOST else ""
+    return f"Lost before they were stamped, with Kafka topics that were retired: {'; '.join(places)}{more}."
 
 
 def _headline(count: Mapping[Verdict, int], *, whole: bool) -> str:

@@ -57,8 +57,13 @@ TAKEN = (
     "ARRAY<STRUCT<slice:INT,kafka_topic:STRING,topic_id:STRING,partition:INT,begin_offset:BIGINT,end_offset:BIGINT>>"
 )
 """Type of the parts of a cut."""
+NEXT_OFFSETS = "ARRAY<STRUCT<kafka_topic:STRING,topic_id:STRING,partition:INT,next_offset:BIGINT>>"
+"""Type of the ends of a batch."""
+LOST = "ARRAY<STRUCT<partition:INT,begin_offset:BIGINT,end_offset:BIGINT>>"
+"""Type of what is lost of a Kafka topic."""
 _INCARNATION = "Which sequencer wrote it: rises when one takes over without the checkpoint of the one before."
 _BATCH = "Number of the sequencer's batch: 1, 2, 3 … since the domain began."
+_TOPIC_ID = "Kafka's id of that topic: one that is deleted and created again under its name has another."
 _BATCH_TIME = "The batch's own time, by the clock of the sequencer."
 
 TABLES: Mapping[str, Table] = MappingProxyType(
@@ -68,10 +73,11 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             key=("g",),
             layout=("topic", "g"),
             arrival=("event_time", "stamped_time", "read_crc32", "payload", "stamps_offset"),
-            marks=("batch", "kafka_topic", "partition", "offset"),
+            marks=("batch", "kafka_topic", "topic_id", "partition", "offset"),
             columns=_columns(
                 ("topic", "STRING", "The pub/sub topic, within which n counts."),
                 ("kafka_topic", "STRING", "The Kafka topic that holds the event."),
+                ("topic_id", "STRING", _TOPIC_ID),
                 ("partition", "INT", "Its partition there."),
                 ("offset", "BIGINT", "Its offset there."),
                 ("n", "BIGINT", "Its number within its topic: 1, 2, 3 …"),
@@ -118,8 +124,8 @@ TABLES: Mapping[str, Table] = MappingProxyType(
                 ("events", "BIGINT", "Events of this batch in this partition."),
                 (
                     "next_offsets",
-                    "ARRAY<STRUCT<kafka_topic:STRING,partition:INT,next_offset:BIGINT>>",
-                    "Where the batch ends in every event partition: last offset seen + 1.",
+                    NEXT_OFFSETS,
+                    "Where the batch ends in each event partition that it advances: last offset seen + 1.",
                 ),
                 ("previous_digest", "STRING", "Digest of the batch before in this partition."),
                 ("digest", "STRING", "BLAKE2b (16 bytes, hex) over previous_digest and the batch's whole content."),
@@ -154,16 +160,17 @@ TABLES: Mapping[str, Table] = MappingProxyType(
             ),
         ),
         "subscriptions": Table(
-            comment="Every answer of the sequencer to a control record, and every expiry: who held what from when on. "
-            "grants is compacted by Kafka, so a lineage that begins late lacks earlier answers.",
+            comment="Every answer of the sequencer to a control record, and every expiry: who held what from when on, "
+            "and which Kafka topics were retired. grants is compacted by Kafka, so a lineage that begins late lacks "
+            "earlier answers.",
             key=("g",),
             layout=("subscriber", "g"),
             arrival=("answered_time", "grants_offset"),
             columns=_columns(
-                ("subscriber", "STRING", "The subscriber's id; empty for a rejected record that told none."),
-                ("generation", "BIGINT", "Rises with each change of the subscription."),
+                ("subscriber", "STRING", "The id of who asked; empty for a rejected record that told none."),
+                ("generation", "BIGINT?", "Rises with each change of the subscription; null: a topic was retired."),
                 ("nonce", "STRING", "The process that asked; empty for a rejected record that told none."),
-                ("kind", "STRING", '"granted", "ended", "rejected", "renewed" or "repeated".'),
+                ("kind", "STRING", '"granted", "ended", "rejected", "renewed", "repeated" or "retired".'),
                 ("reason", "STRING?", 'Of an end "unsubscribed" or "expired", of a rejection its words, else null.'),
                 ("g", "BIGINT", "Its position in the order; the change holds for all events after it."),
                 ("control_offset", "BIGINT", "Offset of the control record that it answers; -1: an expiry."),
@@ -173,6 +180,13 @@ TABLES: Mapping[str, Table] = MappingProxyType(
                 ("clock", "MAP<STRING,BIGINT>?", "Of a grant or end: events of each topic up to g."),
                 ("lease_s", "BIGINT?", "Of a grant: after how many seconds without renewal it expires; 0: never."),
                 ("min_subscriptions", "INT?", "Of a grant: subscriptions that make two topics one group."),
+                ("kafka_topic", "STRING?", "Of a retirement: the Kafka topic of which nothing is stamped after g."),
+                ("topic_id", "STRING?", "Of a retirement: Kafka's id of that topic."),
+                (
+                    "lost",
+                    f"{LOST}?",
+                    "Of a retirement: the offsets of the topic that were seen in Kafka and never stamped.",
+                ),
                 ("batch", "BIGINT", _BATCH),
                 ("incarnation", "INT", _INCARNATION),
                 ("answered_time", "TIMESTAMP", "The broker's time for the record on grants."),
@@ -202,6 +216,7 @@ TABLES: Mapping[str, Table] = MappingProxyType(
                 ("delivery_index", "BIGINT", "Number of the delivery within the process: 1, 2, 3 …"),
                 ("topic", "STRING", "The event's pub/sub topic."),
                 ("kafka_topic", "STRING", "The Kafka topic that holds the event."),
+                ("topic_id", "STRING", _TOPIC_ID),
                 ("partition", "INT", "Its partition there."),
                 ("offset", "BIGINT", "Its offset there."),
                 ("n", "BIGINT", "Its number within its topic, as the subscriber had it."),

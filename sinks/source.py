@@ -14,7 +14,6 @@ from pyspark.sql import (
 
 from totalorder.errors import EventsLost, PreflightFailed, StateError
 from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source
 from totalorder.sinks import pieces
 from totalorder.sinks.decode import LogRecord
 from totalorder.sinks.settings import LineageSettings
@@ -163,7 +162,7 @@ def _log_records(
 def _asked_again(
     spark: SparkSession, settings: LineageSettings, topic: str, places: Sequence[tuple[int, int]]
 ) -> dict[tuple[int, int], Any]:
-    ranges: dict[Source, tuple[int, int]] = {}
+    ranges: dict[tuple[str, int], tuple[int, int]] = {}
     for partition, offset in places:  # which ascend
         first, _ = ranges.get((topic, partition), (offset, 0))
         ranges[topic, partition] = first, offset + 1
@@ -171,8 +170,13 @@ def _asked_again(
     return {(row["partition"], row["offset"]): row["content"] for row in rows.toArrow().to_pylist()}
 
 
-def read_range(spark: SparkSession, settings: LineageSettings, ranges: Mapping[Source, tuple[int, int]]) -> DataFrame:
-    """What Kafka has of these offsets, each range to before its second number."""
+def read_range(
+    spark: SparkSession, settings: LineageSettings, ranges: Mapping[tuple[str, int], tuple[int, int]]
+) -> DataFrame:
+    """What Kafka has of these offsets of (topic, partition), each range to before its second number.
+
+    Read by name: the topic is the one that has it then.
+    """
     first: Offsets = {}
     end: Offsets = {}
     for (topic, partition), (start, stop) in ranges.items():

@@ -83,12 +83,21 @@ class LineageTables:
     def _last_number(self, name: str, table: Table) -> int:
         snapshot = self._snapshot(name)
         metadata, numbers = snapshot.metadata(), snapshot.transactions()
-        properties, columns = metadata.configuration(), tuple(metadata.schema().fieldNames())
+        properties, fields = metadata.configuration(), metadata.schema().fields()
         domain = str(properties.apply(_DOMAIN)) if properties.contains(_DOMAIN) else "(none)"
-        if domain != self._domain or columns != table.names:
+        if domain != self._domain:
             raise StateError(
-                f"the table {self.path(name)} has domain {domain} and the columns {', '.join(columns)}",
+                f"the table {self.path(name)} is that of domain {domain}",
                 remedy=f"Give each domain a root of its own (--tables); this is domain {self._domain}",
+            )
+        found = {str(field.name()): str(field.dataType().catalogString()) for field in fields}
+        wanted = {column.name: column.type.lower() for column in table.columns}
+        if list(found.items()) != list(wanted.items()):
+            differing = sorted(dict(found.items() ^ wanted.items()))
+            raise StateError(
+                f"the table {self.path(name)} was written by another version of totalorder: it differs in "
+                f"{', '.join(differing) or 'the order of its columns'}",
+                remedy="Keep it as it is, for that version, and give this one a root of its own (--tables)",
             )
         return int(numbers.apply(APP_ID)) if numbers.contains(APP_ID) else 0
 

@@ -18,7 +18,8 @@ searched AS (
   SELECT min(event) AS low, max(previous) AS high FROM steps WHERE event < previous
 ),
 suspects AS (
-  SELECT subscriber, at, concat(event.kafka_topic, '[', event.partition, ']@', event.offset) AS event
+  SELECT subscriber, at,
+    concat(event.kafka_topic, '[', event.partition, ']@', event.offset, ' (', event.topic_id, ')') AS event
   FROM first_deliveries CROSS JOIN searched
   WHERE event BETWEEN low AND high
 )

@@ -4,11 +4,12 @@
 --   have the tag.
 -- subject: deliveries
 WITH numbered AS (
-  SELECT *, row_number() OVER (PARTITION BY subscriber, kafka_topic, partition, offset ORDER BY generation, delivery_index)
-    AS time_received
+  SELECT *, row_number() OVER (
+    PARTITION BY subscriber, kafka_topic, topic_id, partition, offset ORDER BY generation, delivery_index
+  ) AS time_received
   FROM deliveries
 )
-SELECT subscriber, topic, n, kafka_topic, partition, offset, time_received, generation, delivery_index
+SELECT subscriber, topic, n, kafka_topic, topic_id, partition, offset, time_received, generation, delivery_index
 FROM numbered
 WHERE time_received > 1 AND tag IS DISTINCT FROM 'redelivered'
 ORDER BY subscriber, generation, delivery_index

@@ -6,7 +6,7 @@
 --   purpose (start="new", dropped at once): given-up.sql shows it. An event that a subscriber told its application to be
 --   lost is a gap.
 -- subject: deliveries
-SELECT subscriber, topic, n, g, kafka_topic, partition, offset, granted_g, last_received_g
+SELECT subscriber, topic, n, g, kafka_topic, topic_id, partition, offset, granted_g, last_received_g
 FROM owed
 WHERE NOT was_received AND g < last_received_g
 ORDER BY subscriber, g

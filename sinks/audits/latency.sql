@@ -9,7 +9,8 @@ WITH ways AS (
     unix_millis(delivered_time) - unix_millis(stamped_time) AS stamp_to_delivery,
     unix_millis(delivered_time) - unix_millis(event_time) AS to_delivery
   FROM deliveries JOIN events ON events.kafka_topic = deliveries.kafka_topic
-    AND events.partition = deliveries.partition AND events.offset = deliveries.offset
+    AND events.topic_id = deliveries.topic_id AND events.partition = deliveries.partition
+    AND events.offset = deliveries.offset
   WHERE event_time IS NOT NULL AND tag IS NULL
 ),
 measured AS (

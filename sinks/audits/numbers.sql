@@ -4,9 +4,9 @@
 --   first known number may be any.
 -- subject: events
 WITH numbered AS (
-  SELECT topic, g, n, batch, kafka_topic, partition, offset,
+  SELECT topic, g, n, batch, kafka_topic, topic_id, partition, offset,
     lag(n) OVER (PARTITION BY topic ORDER BY g, n) AS n_before,
-    count(*) OVER (PARTITION BY kafka_topic, partition, offset) AS times_stamped
+    count(*) OVER (PARTITION BY kafka_topic, topic_id, partition, offset) AS times_stamped
   FROM events
 )
 SELECT *

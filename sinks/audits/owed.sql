@@ -22,16 +22,16 @@ held AS (
   WHERE kind = 'granted'
 ),
 received AS (
-  SELECT DISTINCT subscriber, kafka_topic, partition, offset FROM deliveries
+  SELECT DISTINCT subscriber, kafka_topic, topic_id, partition, offset FROM deliveries
 ),
 joined AS (
-  SELECT held.*, events.n, events.g, events.kafka_topic, events.partition, events.offset,
+  SELECT held.*, events.n, events.g, events.kafka_topic, events.topic_id, events.partition, events.offset,
     received.subscriber IS NOT NULL AS was_received
   FROM held
   JOIN events ON events.topic = held.topic AND events.g > held.granted_g AND events.g <= held.until_g
     AND events.g <= (SELECT through_g FROM complete)
   LEFT JOIN received ON received.subscriber = held.subscriber AND received.kafka_topic = events.kafka_topic
-    AND received.partition = events.partition AND received.offset = events.offset
+    AND received.topic_id = events.topic_id AND received.partition = events.partition AND received.offset = events.offset
 )
 SELECT *,
   coalesce(max(CASE WHEN was_received THEN g END)

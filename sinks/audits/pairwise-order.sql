@@ -27,8 +27,10 @@ compared AS (
   WINDOW pair AS (PARTITION BY mine.subscriber, theirs.subscriber ORDER BY mine.at)
 )
 SELECT one, other,
-  concat(earlier.kafka_topic, '[', earlier.partition, ']@', earlier.offset) AS one_received_first,
-  concat(event.kafka_topic, '[', event.partition, ']@', event.offset) AS other_received_first,
+  concat(earlier.kafka_topic, '[', earlier.partition, ']@', earlier.offset, ' (', earlier.topic_id, ')')
+    AS one_received_first,
+  concat(event.kafka_topic, '[', event.partition, ']@', event.offset, ' (', event.topic_id, ')')
+    AS other_received_first,
   other_at.delivery_index AS other_index, earlier_other_at.delivery_index AS other_index_of_ones_first
 FROM compared
 WHERE other_at < earlier_other_at

@@ -5,10 +5,10 @@
 -- limits: What was received from before lineage began, or from where it has yet to come, is not judged.
 -- subject: deliveries
 SELECT deliveries.subscriber, deliveries.generation, deliveries.delivery_index, deliveries.kafka_topic,
-  deliveries.partition, deliveries.offset, deliveries.topic, deliveries.n, deliveries.g,
+  deliveries.topic_id, deliveries.partition, deliveries.offset, deliveries.topic, deliveries.n, deliveries.g,
   events.topic AS stamped_topic, events.n AS stamped_n, events.g AS stamped_g
 FROM deliveries LEFT JOIN events ON events.kafka_topic = deliveries.kafka_topic
-  AND events.partition = deliveries.partition AND events.offset = deliveries.offset
+  AND events.topic_id = deliveries.topic_id AND events.partition = deliveries.partition AND events.offset = deliveries.offset
 WHERE (events.g IS NULL AND deliveries.g <= (SELECT through_g FROM complete) AND NOT
     (deliveries.g < (SELECT min(g) FROM events) AND (SELECT began_late FROM complete)))
   OR (events.g IS NOT NULL AND (events.topic, events.n, events.g) <> (deliveries.topic, deliveries.n, deliveries.g))

@@ -14,7 +14,7 @@ spans AS (
   FROM events
     JOIN numbered ON numbered.batch = events.batch
     JOIN taken ON taken.cut = numbered.cut AND taken.kafka_topic = events.kafka_topic
-      AND taken.partition = events.partition
+      AND taken.topic_id = events.topic_id AND taken.partition = events.partition
       AND events.offset >= taken.begin_offset AND events.offset < taken.end_offset
   GROUP BY events.batch, numbered.cut, taken.slice
 ),

@@ -8,11 +8,12 @@ WITH numbered AS (
   SELECT batch, max(cut) AS cut FROM batches WHERE cut IN (SELECT cut FROM cuts) GROUP BY batch
 ),
 stamped AS (
-  SELECT events.g, events.batch, numbered.cut, events.topic, events.kafka_topic, events.partition, events.offset
+  SELECT events.g, events.batch, numbered.cut, events.topic, events.kafka_topic, events.topic_id,
+    events.partition, events.offset
   FROM events JOIN numbered ON numbered.batch = events.batch
 )
 SELECT stamped.*
 FROM stamped LEFT ANTI JOIN taken ON taken.cut = stamped.cut AND taken.kafka_topic = stamped.kafka_topic
-  AND taken.partition = stamped.partition
+  AND taken.topic_id = stamped.topic_id AND taken.partition = stamped.partition
   AND stamped.offset >= taken.begin_offset AND stamped.offset < taken.end_offset
 ORDER BY g

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from audit_world import World, history, honest_world
+from audit_world import ANEW, World, history, honest_world
 from pyspark.sql import (
     SparkSession,
     functions as F,  # noqa: N812
@@ -24,10 +24,13 @@ from totalorder.cli.audit import show_rows
 from totalorder.errors import SettingsError
 from totalorder.sinks import audit, pieces, session, small
 from totalorder.sinks.audit import SQL_CONF, Auditor, Result, audits, parse_audit
+from totalorder.sinks.report import LATENCIES
 from totalorder.sinks.schema import TABLES
 
 pytestmark = pytest.mark.spark
 
+OLD, NEW = "id-all-0", "id-all-1"
+"""Kafka's ids of the topic that is made anew in the middle of a world."""
 AUDITS = {audit.name: audit for audit in audits() if not audit.view}
 Planted = Callable[[World], list[dict[str, Any]]]
 """Tampers with a world; returns what the audit must show of it."""
@@ -65,7 +68,9 @@ ASKED = [name for name, audit in AUDITS.items() if not audit.parameters]
 def test_nothing_is_found_in_honest_tables(spark: SparkSession) -> None:
     results = ask(spark, honest_world(history(11)), *ASKED)
     assert {r.audit.name: r.rows for r in results if r.verdict == "violated"} == {}
-    assert {r.audit.name for r in results if r.verdict == "information"} == {"given-up", "latency", "not-stamped-yet"}
+    assert {r.audit.name for r in results if r.verdict == "information"} == {
+        "given-up", "latency", "losses", "not-stamped-yet"
+    }  # fmt: skip
     assert {r.audit.name: r.rows for r in results if r.audit.name == "not-stamped-yet"} == {"not-stamped-yet": ()}
     assert all(result.rows_examined for result in results)
 
@@ -202,13 +207,37 @@ def damaged_batches(world: World) -> list[dict[str, Any]]:
         for row in world[table]:
             row["incarnation"] += row["batch"] == 9
     back = world.find("batches", stamps_partition=2, batch=6)
-    topic, partition, offset = back["next_offsets"][0]
-    back["next_offsets"] = [(topic, partition, offset - 9), *back["next_offsets"][1:]]
+    *source, offset = back["next_offsets"][0]
+    back["next_offsets"] = [(*source, offset - 9), *back["next_offsets"][1:]]
     count = world.find("batches", stamps_partition=lost["stamps_partition"], batch=lost["batch"])["events"]
     found = [{"stamps_partition": p, "batch": 10, "fault": "follows incarnation 2"} for p in range(4)]
     found += [{"stamps_partition": p, "batch": 6, "fault": "stamps partitions disagree on it"} for p in (0, 1, 3)]
-    found.append({"stamps_partition": 2, "batch": 6, "fault": "goes back in the log; stamps partitions disagree on it"})
+    found.append(
+        {"stamps_partition": 2, "batch": 6, "fault": "does not go on in the log; stamps partitions disagree on it"}
+    )
     return [*found, {"batch": lost["batch"], "fault": f"{count - 1} of {count} events"}]
+
+
+def told_otherwise_once(world: World) -> list[dict[str, Any]]:
+    """Of the last batch one stamps partition tells an end of its own: each by itself goes on."""
+    last = max(row["batch"] for row in world["batches"])
+    row = world.find("batches", stamps_partition=1, batch=last)
+    *source, offset = row["next_offsets"][0]
+    row["next_offsets"] = [(*source, offset + 1), *row["next_offsets"][1:]]
+    return [{"stamps_partition": p, "batch": last, "fault": "stamps partitions disagree on it"} for p in range(4)]
+
+
+def back_behind_an_earlier_batch(world: World) -> list[dict[str, Any]]:
+    """Batch 4 does not advance a partition, and batch 5 says an end that batch 3 had already."""
+    ends = {row["batch"]: row["next_offsets"] for row in world["batches"]}
+    source, end = ends[3][0][:3], ends[3][0][3]
+    assert all(source in [one[:3] for one in ends[batch]] for batch in (4, 5))
+    for row in world["batches"]:
+        if row["batch"] == 4:
+            row["next_offsets"] = [one for one in ends[4] if one[:3] != source]
+        if row["batch"] == 5:
+            row["next_offsets"] = [(*source, end) if one[:3] == source else one for one in ends[5]]
+    return [{"stamps_partition": p, "batch": 5, "fault": "does not go on in the log"} for p in range(4)]
 
 
 def forged_digest(world: World) -> list[dict[str, Any]]:
@@ -254,10 +283,14 @@ def exchanged_slices(world: World) -> list[dict[str, Any]]:
 def slice_of(event: dict[str, Any], parts: list[tuple[int, str, str, int, int, int]]) -> int:
     (found,) = (
         slice_
-        for slice_, topic, _, partition, begin, end in parts
-        if (topic, partition) == (event["kafka_topic"], event["partition"]) and begin <= event["offset"] < end
+        for slice_, *source, begin, end in parts
+        if tuple(source) == source_of(event) and begin <= event["offset"] < end
     )
     return found
+
+
+def source_of(event: dict[str, Any]) -> tuple[str, str, int]:
+    return event["kafka_topic"], event["topic_id"], event["partition"]
 
 
 def stamped_elsewhere(world: World) -> list[dict[str, Any]]:
@@ -269,28 +302,135 @@ def stamped_elsewhere(world: World) -> list[dict[str, Any]]:
 
 def lost_and_forged_cuts(world: World) -> list[dict[str, Any]]:
     """A cut is missing, one begins too late, one was written by a former sequencer, and two batches come from one."""
-    lost, moved = world.find("cuts", cut=4), world.find("cuts", cut=7)
+    lost, moved = world.find("cuts", cut=4), world.find("cuts", cut=6)
     world["cuts"].remove(lost)
-    at, part = next((at, part) for at, part in enumerate(moved["taken"]) if part[1] == "all" and part[5] - part[4] > 1)
+    at, part = next((at, part) for at, part in enumerate(moved["taken"]) if part[2] == OLD and part[5] - part[4] > 1)
     moved["taken"][at] = (*part[:4], part[4] + 1, part[5])
     world.find("cuts", cut=9)["incarnation"] = 2
     for row in world["batches"]:
         row["cut"] -= row["batch"] == 11
-    skipped = {(part[1], part[3]) for part in lost["taken"]}
+    skipped = {part[1:4] for part in lost["taken"]}
     found = [{"cut": 5, "fault": "the cut before is missing"}, {"cut": 10, "fault": "follows incarnation 2"}]
-    found.append({"cut": 7, "fault": f"all[{part[3]}] begins at {part[4] + 1}, and ended at {part[4]}"})
+    found.append({"cut": 6, "fault": f"all[{part[3]}] begins at {part[4] + 1}, and ended at {part[4]}"})
     found.append({"cut": 10, "fault": "batch 11 comes from it, and batch 10 from cut 10"})
     return found + [first_behind(world, 4, *source) for source in skipped]
 
 
-def first_behind(world: World, cut: int, topic: str, partition: int) -> dict[str, Any]:
+def first_behind(world: World, cut: int, topic: str, topic_id: str, partition: int) -> dict[str, Any]:
     """What is to be said of the first part of a partition behind a cut that is missing."""
     parts = [
-        (row["cut"], part) for row in world["cuts"] for part in row["taken"] if part[1::2][:2] == (topic, partition)
+        (row["cut"], part)
+        for row in world["cuts"]
+        for part in row["taken"]
+        if part[1:4] == (topic, topic_id, partition)
     ]
     before = max(part[5] for number, part in parts if number < cut)
     number, part = next((number, part) for number, part in parts if number > cut)
     return {"cut": number, "fault": f"{topic}[{partition}] begins at {part[4]}, and ended at {before}"}
+
+
+# A topic was made anew in the middle of the world: what lies at one place of the old one and of the new one.
+
+
+def old_twins(world: World, subscriber: str) -> set[tuple[int, int]]:
+    """(partition, offset) of the events of the old topic that a subscriber received."""
+    return {(row["partition"], row["offset"]) for row in received_by(world, subscriber) if row["topic_id"] == OLD}
+
+
+def with_twins(world: World, subscriber: str) -> list[dict[str, Any]]:
+    """What a subscriber received of the new topic from where it had received an event of the old one too, in order."""
+    twins = old_twins(world, subscriber)
+    rows = [row for row in received_by(world, subscriber) if row["topic_id"] == NEW]
+    return [row for row in rows if (row["partition"], row["offset"]) in twins]
+
+
+def swapped_pair_of_the_new_topic(world: World) -> list[dict[str, Any]]:
+    """Two that everybody who received them received after their twins."""
+    one, other, sharing = shared_twins(world)
+    one["delivery_index"], other["delivery_index"] = other["delivery_index"], one["delivery_index"]
+    first, second = (f"all[{row['partition']}]@{row['offset']} ({NEW})" for row in (other, one))
+    told = {"one_received_first": first, "other_received_first": second}
+    return [{"one": one["subscriber"], "other": subscriber} | told for subscriber in sharing]
+
+
+def circle_in_the_new_topic(world: World) -> list[dict[str, Any]]:
+    one, other, _ = shared_twins(world)
+    one["delivery_index"], other["delivery_index"] = other["delivery_index"], one["delivery_index"]
+    first, second = (f"all[{row['partition']}]@{row['offset']} ({NEW})" for row in (one, other))
+    return [{"received": first, "before": second}, {"received": second, "before": first}]
+
+
+def shared_twins(world: World) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """Two neighbours, and who else received both; all had their twins before."""
+    for subscriber in "rstuv":
+        of = {name: {row["g"] for row in with_twins(world, name)} for name in "rstuv" if name != subscriber}
+        mine = received_by(world, subscriber)
+        for one, other in pairwise(mine):
+            gs = {one["g"], other["g"]}
+            sharing = [name for name, own in of.items() if gs <= own]
+            received = [name for name in of if gs <= {row["g"] for row in received_by(world, name)}]
+            ours = gs <= {row["g"] for row in with_twins(world, subscriber)}
+            if ours and sharing and sharing == received and one["nonce"] == other["nonce"]:
+                return one, other, sharing
+    raise AssertionError("no pair is shared")
+
+
+def dropped_row_of_the_new_topic(world: World) -> list[dict[str, Any]]:
+    lost = with_twins(world, "s")[2]
+    world.tables["deliveries"] = [
+        row for row in world["deliveries"] if (row["subscriber"], row["g"]) != ("s", lost["g"])
+    ]
+    return [{"subscriber": "s", "g": lost["g"], "topic_id": NEW}]
+
+
+def repeated_row_of_the_new_topic(world: World) -> list[dict[str, Any]]:
+    again = with_twins(world, "t")[1]
+    world["deliveries"].append(again | {"generation": 99, "delivery_index": 999})
+    return [{"subscriber": "t", "delivery_index": 999, "time_received": 2, "topic_id": NEW}]
+
+
+def received_from_the_other_topic(world: World) -> list[dict[str, Any]]:
+    row = with_twins(world, "u")[0]
+    row["topic_id"] = OLD
+    twin = next(one for one in world["events"] if (source_of(one), one["offset"]) == (source_of(row), row["offset"]))
+    return [{"subscriber": "u", "g": row["g"], "topic_id": OLD, "stamped_g": twin["g"], "stamped_n": twin["n"]}]
+
+
+def stamped_twice_in_the_new_topic(world: World) -> list[dict[str, Any]]:
+    of_new = [row for row in world["events"] if row["topic_id"] == NEW]
+    world["events"].append(of_new[0] | {"topic": "z", "n": 1})
+    told = {"g": of_new[0]["g"], "topic_id": NEW, "times_stamped": 2}
+    return [told | {"topic": of_new[0]["topic"]}, told | {"topic": "z"}]
+
+
+def stamped_as_of_the_other_topic(world: World) -> list[dict[str, Any]]:
+    row = next(row for row in world["events"] if row["topic_id"] == NEW and row["batch"] == 10)
+    row["topic_id"] = OLD
+    return [{"g": row["g"], "batch": 10, "topic_id": OLD}]
+
+
+def stamped_behind_its_end(world: World) -> list[dict[str, Any]]:
+    """One event of the old topic behind its retirement, which also calls lost what was stamped."""
+    (retired,) = (row for row in world["subscriptions"] if row["kind"] == "retired")
+    late = next(row for row in world["events"] if row["g"] > retired["g"] + 9)
+    late["topic_id"], late["partition"] = OLD, 0
+    ((partition, begin, end),) = retired["lost"]
+    retired["lost"] = [(partition, begin - 1, end)]
+    stamped = world.find("events", topic_id=OLD, partition=partition, offset=begin - 1)
+    told = {"kafka_topic": "all", "topic_id": OLD, "retired_g": retired["g"]}
+    return [
+        told | {"partition": 0, "offset": late["offset"], "fault": f"stamped behind it, at g {late['g']}"},
+        told | {"offset": begin - 1, "fault": f"called lost, and stamped at g {stamped['g']}"},
+    ]
+
+
+def lost_in_silence(world: World) -> list[dict[str, Any]]:
+    """What is called lost begins behind where the stamps end."""
+    (retired,) = (row for row in world["subscriptions"] if row["kind"] == "retired")
+    ((partition, begin, end),) = retired["lost"]
+    retired["lost"] = [(partition, begin + 1, end)]
+    told = {"topic_id": OLD, "partition": partition, "offset": begin + 1}
+    return [told | {"fault": f"lost from here on only, and stamps end at {begin}"}]
 
 
 @pytest.mark.parametrize(
@@ -308,6 +448,17 @@ def first_behind(world: World, cut: int, topic: str, partition: int) -> dict[str
         ("positions", position_gaps),
         ("batches", lost_batch),
         ("batches", damaged_batches),
+        ("batches", back_behind_an_earlier_batch),
+        ("batches", told_otherwise_once),
+        ("pairwise-order", swapped_pair_of_the_new_topic),
+        ("common-order", circle_in_the_new_topic),
+        ("gaps", dropped_row_of_the_new_topic),
+        ("duplicates", repeated_row_of_the_new_topic),
+        ("published", received_from_the_other_topic),
+        ("numbers", stamped_twice_in_the_new_topic),
+        ("taken-by-cut", stamped_as_of_the_other_topic),
+        ("retired", stamped_behind_its_end),
+        ("retired", lost_in_silence),
         ("digests", forged_digest),
         ("entries", wrong_entry),
         ("missing-entries", missing_entries),
@@ -390,6 +541,24 @@ def test_pairs_that_disagree_are_those_of_the_dumb_twin(spark: SparkSession) -> 
     assert 20 < len(expected) < 600
 
 
+def test_slices_of_a_topic_and_of_its_successor_in_one_batch_are_told_apart(spark: SparkSession) -> None:
+    """Both begin at offset 0, the old one in the first slice and the new one in the last."""
+    world = honest_world([change("r", "ab"), *events("abab"), ANEW, *events("abab")], batch_size=10)
+    parts = {(part[2], part[4]): part[0] for part in world.find("cuts", cut=1)["taken"] if part[1] == "all"}
+    assert (parts[OLD, 0], parts[NEW, 0]) == (0, 2)
+    names = ("slices", "taken-by-cut", "cuts", "batches", "published", "gaps", "duplicates", "numbers", "retired")
+    assert {result.audit.name: result.rows for result in ask(spark, world, *names)} == dict.fromkeys(names, ())
+
+
+def test_what_is_lost_begins_where_stamps_end_as_soon_as_they_are_known(spark: SparkSession, world: World) -> None:
+    """Answers are ahead of stamps: the old topic's last batches are not in the tables yet."""
+    (retired,) = (row for row in world["subscriptions"] if row["kind"] == "retired")
+    ends = [row["batch"] for row in world["batches"] if row["g"] >= retired["g"]]
+    for table in ("events", "batches"):
+        world.tables[table] = [row for row in world[table] if row["batch"] < min(ends) - 1]
+    assert [result.rows for result in ask(spark, world, "retired")] == [()]
+
+
 def test_of_several_cuts_of_a_number_the_last_counts(spark: SparkSession, world: World) -> None:
     never_ran = world.find("cuts", cut=5)
     for row in world["cuts"]:
@@ -417,6 +586,28 @@ def test_deliveries_beyond_all_stamps_are_shown(spark: SparkSession, world: Worl
     world["deliveries"].append(last | forged)
     (shown,) = ask(spark, world, "not-stamped-yet")
     assert shown.rows == ((last["subscriber"], 1, 10**6, 10**6),)
+
+
+def test_what_was_lost_with_a_topic_is_shown(spark: SparkSession, world: World) -> None:
+    (shown,) = ask(spark, world, "losses")
+    (answer,) = (row for row in world["subscriptions"] if row["kind"] == "retired")
+    ((partition, begin, end),) = answer["lost"]
+    (row,) = rows(shown)
+    assert (row["kafka_topic"], row["topic_id"], row["partition"]) == ("all", OLD, partition)
+    assert (row["first_lost"], row["last_lost"], row["offsets"], row["retired_g"]) == (begin, end - 1, 2, answer["g"])
+    # Asked again, by a process that had seen more.
+    world["subscriptions"].append(answer | {"g": 10**6, "lost": [(partition, begin, end + 3), (2, 7, 8)]})
+    assert [(row["partition"], row["offsets"], row["retired_g"]) for row in rows(*ask(spark, world, "losses"))] == [
+        (partition, 5, answer["g"]), (2, 1, 10**6)
+    ]  # fmt: skip
+
+
+def test_each_delivery_has_one_latency(spark: SparkSession, world: World) -> None:
+    """Also where an event of another topic of the name lies at the same place."""
+    firsts = [row for row in world["deliveries"] if row["tag"] is None]
+    (result,) = ask(spark, world, "latency")
+    assert {row["deliveries"] for row in rows(result) if row["topic"] is row["subscriber"] is None} == {len(firsts)}
+    assert sum(count for _, count in Auditor.of_views(spark).query(LATENCIES)[1]) == len(firsts)
 
 
 def test_given_up_tails_and_histories_are_shown(spark: SparkSession) -> None:
@@ -573,7 +764,7 @@ def test_a_question_opens_what_it_names_and_nothing_else(
 
     monkeypatch.setattr(audit, "read_small", spied)
     assert run("sql", "--tables", delta, "SELECT count(*) FROM Events -- not batches", "--json") == 0
-    assert json.loads(capfd.readouterr().out) == {"count(1)": 49}
+    assert json.loads(capfd.readouterr().out) == {"count(1)": 48}
     assert opened == ["events"]
     opened.clear()
     assert run("sql", "--tables", delta, "SELECT 'events' AS x, through_g FROM `complete`") == 0
@@ -628,7 +819,7 @@ def test_a_relative_root_with_a_colon_is_no_uri(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(small, "SMALL_BYTES", -1)
     assert run("sql", "--tables", "a:b", "SELECT count(*) AS n FROM events", "--json") == 0
-    assert json.loads(capfd.readouterr().out) == {"n": 49}
+    assert json.loads(capfd.readouterr().out) == {"n": 48}
 
 
 def test_times_of_96_bits_are_read_as_they_are(spark: SparkSession, written: Path, tmp_path: Path) -> None:
@@ -661,3 +852,19 @@ def test_faults_that_spark_finds_are_told_in_one_line(
         assert "Traceback" not in told
     with pytest.raises(SettingsError, match="needs a value for x"):
         Auditor.of_views(spark).ask(parse_audit("mine", "SELECT :x"))
+
+
+def test_tables_of_a_version_without_ids_are_refused(
+    delta: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in TABLES:
+        shutil.copytree(delta / name, tmp_path / name)
+    shutil.rmtree(tmp_path / "events")
+    old = spark.read.format("delta").load(str(delta / "events")).drop("topic_id")
+    old.write.format("delta").save(str(tmp_path / "events"))
+    for most in (small.SMALL_BYTES, -1):
+        monkeypatch.setattr(small, "SMALL_BYTES", most)
+        assert run("audit", "--tables", tmp_path) == 2
+        told = " ".join(capfd.readouterr().err.split())
+        assert "events was written by an earlier version of totalorder: it has no column topic_id" in told
+        assert run("sql", "--tables", tmp_path, "SELECT count(*) FROM batches") == 0

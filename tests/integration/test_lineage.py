@@ -4,7 +4,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,12 @@ import pytest
 from chispa import assert_df_equality
 from deltalake import DeltaTable as OutsideTable
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
-from lineage_world import PARTITIONS, CrashedHere, DomainWorld, MemoryTables, busy_world, run_once
-from pyspark.sql import DataFrame, SparkSession
+from lineage_world import PARTITIONS, Anew, CrashedHere, DomainWorld, MemoryTables, busy_world, run_once
+from pyspark.sql import (
+    DataFrame,
+    SparkSession,
+    functions as F,  # noqa: N812
+)
 from reference import Change
 from spark_process import SequencerProcess
 from spark_shared import QUICK_JAVA, settings_for
@@ -25,23 +31,27 @@ import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, SettingsError, StateError
-from totalorder.sequencer.cuts import Cut, CutSource, encode_cut
+from totalorder.sequencer.cuts import Cut, encode_cut
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import Source
 from totalorder.sinks import pieces
-from totalorder.sinks.audit import Auditor
+from totalorder.sinks.audit import Auditor, choose
 from totalorder.sinks.decode import SCHEMAS
+from totalorder.sinks.events import EventLog
 from totalorder.sinks.runner import Lineage
 from totalorder.sinks.schema import TABLES
 from totalorder.sinks.settings import LineageSettings
 from totalorder.sinks.tables import LineageTables, Stopped, compact
+from totalorder.streaming.preflight import TopicFacts
 from totalorder.streaming.runner import Sequencer
+from totalorder.streaming.topics import Topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 _NAMES = ("d.control", "a", "b", "c")
 OF_WORLD: dict[str, Any] = {
-    "domain": "d", "incarnation": 1, "sources": [CutSource(name, f"id-{name}", 0) for name in _NAMES]
+    "domain": "d", "incarnation": 1, "sources": [Source(name, f"id-{name}", 0) for name in _NAMES]
 }  # fmt: skip
 
 
@@ -73,6 +83,16 @@ class KafkaWorld:
         sent, self._sent[name] = self._sent.get(name, 0), size
         return sent
 
+    def make_anew(self, topic: str, admin: KafkaAdminClient) -> str:
+        """Deletes a topic in Kafka and creates it again; its new id. The world is told by what it does next."""
+        name = self.world.topics[topic]
+        admin.delete_topics([name])
+        wait_until(lambda: not id_of(admin, name), f"{name} is gone")
+        self._sent.pop(name, None)
+        admin.create_topics({name: {"num_partitions": 1}})
+        wait_until(lambda: bool(id_of(admin, name)), f"{name} is there again")
+        return id_of(admin, name)
+
     def run(self, spark: SparkSession, **changed: Any) -> Lineage:
         """One run of the job until it has caught up."""
         settings = self.settings.model_copy(update=changed)
@@ -83,6 +103,12 @@ class KafkaWorld:
     def frame(self, spark: SparkSession, name: str) -> DataFrame:
         """A table's rows, in the order of their key."""
         return spark.read.format("delta").load(f"{self.settings.tables}/{name}").orderBy(*TABLES[name].key)
+
+
+def id_of(admin: KafkaAdminClient, name: str) -> str:
+    """Kafka's id of a topic; empty: there is none."""
+    (found,) = admin.describe_topics([name])
+    return "" if found["error_code"] else str(found["topic_id"])
 
 
 MakeWorld = Callable[..., KafkaWorld]
@@ -102,7 +128,9 @@ def make_world(
             wanted |= {name: {"num_partitions": 1} for name in (own.cuts, own.grants, *topics.values())}
             kafka_admin.create_topics(wanted)
             kafka_admin.wait_for_topics(list(wanted))
-            world = build(domain=domain, topics=topics, **settings)
+            described = kafka_admin.describe_topics([*topics.values()])
+            ids = {topic["name"]: str(topic["topic_id"]) for topic in described}
+            world = build(domain=domain, topics=topics, ids=ids, **settings)
             # Whatever a directory may be called goes into SQL here and there.
             return KafkaWorld(world, broker.bootstrap_servers, tmp_path / f"it's `{domain}` \"ü", producer)
 
@@ -193,6 +221,61 @@ def test_values_and_records_of_any_size_come_in_parts(
     assert written == sent
     appends = [row for row in OutsideTable(f"{kafka.settings.tables}/events").history() if "txnAppId" not in row]
     assert len(appends) > len(large) // 4
+
+
+def test_a_topic_that_was_made_anew_is_another_one(
+    make_world: MakeWorld, spark: SparkSession, kafka_admin: KafkaAdminClient
+) -> None:
+    """The new one has records at all places of the old one, which are gone."""
+    kafka = make_world()
+    kafka.push()
+    old, name = kafka.world.ids[kafka.world.topics["a"]], kafka.world.topics["a"]
+    new = kafka.make_anew("a", kafka_admin)
+    assert new != old
+    kafka.world.batch(Anew(topic="a", lost=2, topic_id=new), *(("a", b"new %d" % number) for number in range(4)))
+    kafka.world.report(kafka.world.deliver("t", "a"))
+    kafka.push()
+    assert kafka.run(spark, payload=True).written.unread == 3
+    assert_complete(kafka)
+    assert_complete_in_spark(kafka, spark)
+    events = kafka.frame(spark, "events").where(f"kafka_topic = '{name}'").orderBy("g")
+    read = [(row["topic_id"], row["offset"], row["read_crc32"], row["payload"]) for row in events.collect()]
+    assert read[:3] == [(old, offset, None, None) for offset in range(3)]
+    assert [(topic_id, bytes(value)) for topic_id, _, _, value in read[3:]] == [
+        (new, b"new %d" % number) for number in range(4)
+    ]
+    auditor = Auditor(spark.newSession(), kafka.settings.root)
+    names = ("numbers", "content", "published", "taken-by-cut", "batches", "retired", "losses")
+    *judged, lost = [auditor.ask(audit) for audit in choose(names)]
+    assert {result.audit.name: result.rows for result in judged if result.verdict != "holds"} == {}
+    assert [row[:6] for row in lost.rows] == [(name, old, 0, 3, 4, 2)]
+
+
+def test_a_topic_that_is_made_anew_while_it_is_read_gives_nothing(
+    make_world: MakeWorld, spark: SparkSession, kafka_admin: KafkaAdminClient
+) -> None:
+    """Whenever it happens: before the heads are read, or between them and the values."""
+    kafka = make_world()
+    kafka.push()
+    memory = MemoryTables(kafka.world.domain)
+    run_once(kafka.world, memory)
+    empty = [pa.nulls(len(memory.rows("events")), pa.int64())]
+    events = memory.rows("events")
+    events = events.set_column(events.schema.get_field_index("read_crc32"), events.schema.field("read_crc32"), empty)
+    with closing(Topics(kafka.settings.of_sequencer())) as topics:
+        name = kafka.world.topics["a"]
+        facts = topics.facts(kafka.world.topics.values())
+        other = facts | {name: replace(facts[name], topic_id="another")}
+        for answers, has_checksum in (([facts, facts], True), ([facts, other], False), ([other, other], False)):
+            log = EventLog(spark, kafka.settings, partial(next_answer, iter(answers)))
+            (filled,) = log.filled(events)
+            rows = filled.to_pylist()
+            assert {row["read_crc32"] is not None for row in rows if row["kafka_topic"] == name} == {has_checksum}
+            assert {row["read_crc32"] is not None for row in rows if row["kafka_topic"] != name} == {True}
+
+
+def next_answer(answers: Iterator[dict[str, TopicFacts]], _: object) -> dict[str, TopicFacts]:
+    return next(answers)
 
 
 def query_of_the_page(root: str) -> object:
@@ -297,8 +380,35 @@ def test_of_two_drivers_without_a_lock_one_stops(spark: SparkSession, tmp_path: 
         other.append("deliveries", rows.slice(1, 1))
     one.append("deliveries", rows.slice(2, 1))
     assert one.frame("deliveries").count() == 2
-    with pytest.raises(StateError, match="has domain d and the columns"):
+    with pytest.raises(StateError, match="is that of domain d"):
         LineageTables(spark, str(tmp_path / "tables"), "another").open()
+
+
+@pytest.mark.parametrize(
+    ("table", "changed", "differing"),
+    [
+        ("events", {"topic_id": None}, "topic_id"),
+        (
+            "batches",
+            {"next_offsets": "ARRAY<STRUCT<kafka_topic:STRING,partition:INT,next_offset:BIGINT>>"},
+            "next_offsets",
+        ),
+    ],
+)
+def test_tables_of_another_version_are_refused_and_left_as_they_are(
+    spark: SparkSession, tmp_path: Path, table: str, changed: dict[str, str | None], differing: str
+) -> None:
+    """Also where only what is within a column differs."""
+    found = spark.createDataFrame([], ", ".join(f"`{c.name}` {c.type}" for c in TABLES[table].columns))
+    for name, kind in changed.items():
+        found = found.drop(name) if kind is None else found.withColumn(name, F.lit(None).cast(kind))
+    builder = found.select([name for name in TABLES[table].names if name in found.columns]).write.format("delta")
+    builder.save(str(tmp_path / table))
+    spark.sql(f"alter table delta.`{tmp_path / table}` set tblproperties ('totalorder.domain' = 'd')")
+    with pytest.raises(
+        StateError, match=f"{table} was written by another version of totalorder: it differs in {differing}\\."
+    ):
+        LineageTables(spark, str(tmp_path), "d").open()
 
 
 def test_times_beyond_python_s_and_a_root_of_two_lines(spark: SparkSession, tmp_path: Path) -> None:

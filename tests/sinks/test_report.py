@@ -48,6 +48,7 @@ FIGURES = Figures(
     percentiles=[percentiles(None, None), percentiles("t1", None), percentiles(None, "<r>")],
     known=(10, 12),
     not_judged=(),
+    lost=(),
 )
 
 
@@ -88,6 +89,19 @@ def test_what_is_not_judged_is_told_and_does_not_read_as_held() -> None:
     assert "Not judged" not in shown(result("holds"))
 
 
+def test_what_was_lost_is_told_above_all_verdicts() -> None:
+    row = {"kafka_topic": "<a>", "topic_id": "i", "partition": 2, "first_lost": 5, "last_lost": 6, "retired_g": 1234}
+    text = shown(result("holds"), figures=replace(FIGURES, lost=[row]))
+    told = text[: text.index("Verdicts")]
+    assert "Lost before they were stamped" in told
+    assert "&lt;a&gt;[2]@5 to 6 (Kafka&#x27;s id i, retired at position 1,234)." in told
+    many = shown(result("holds"), figures=replace(FIGURES, lost=[row | {"partition": at} for at in range(13)]))
+    assert "&lt;a&gt;[11]@5" in many
+    assert "&lt;a&gt;[12]@5" not in many
+    assert "; and more." in many
+    assert "Lost" not in shown(result("holds"))
+
+
 def test_a_group_s_parts_are_put_together() -> None:
     def row(topic: str | None, subscriber: str | None, part: str, p50: int) -> dict[str, object]:
         group: dict[str, object] = {"topic": topic, "subscriber": subscriber, "deliveries": 5}
@@ -110,7 +124,7 @@ def test_a_step_back_is_drawn_for_who_left_the_order_and_nobody_else() -> None:
 
 
 def test_it_is_whole_without_any_delivery() -> None:
-    nothing = Figures(received=[], bins={}, percentiles=[], known=(0, 0), not_judged=())
+    nothing = Figures(received=[], bins={}, percentiles=[], known=(0, 0), not_judged=(), lost=())
     text = shown(result("holds"), figures=nothing)
     assert "<svg" not in text
     assert "Verdicts" in text

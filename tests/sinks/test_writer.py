@@ -3,7 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from lineage_world import CrashedHere, DomainWorld, MemoryTables, busy_world, contents, run_once
+from lineage_world import (
+    Anew,
+    CrashedHere,
+    DomainWorld,
+    MemoryTables,
+    busy_world,
+    contents,
+    run_once,
+    world_made_anew,
+)
 from reference import Change
 from structlog.testing import capture_logs
 
@@ -164,6 +173,109 @@ def test_a_crash_between_two_parts_of_one_batch_heals(monkeypatch: pytest.Monkey
     tables.crash_after = None
     run_once(world, tables)
     assert contents(tables) == expected
+
+
+# --- a topic that is made anew ----------------------------------------------------------------------------------------
+
+
+def test_events_at_one_place_of_two_topics_of_one_name_are_two() -> None:
+    world, tables = world_made_anew(), MemoryTables()
+    run_once(world, tables)
+    rows = sorted(tables.tables["events"].to_pylist(), key=lambda row: row["g"])
+    assert [(row["topic"], row["offset"], row["n"], row["g"]) for row in rows] == world.stamps()
+    places = [(row["kafka_topic"], row["topic_id"], row["partition"], row["offset"]) for row in rows]
+    assert len(set(places)) == len(places)
+    assert [(topic_id, offset) for topic, topic_id, _, offset in places if topic == "a"] == [
+        ("id-a", 0), ("id-a", 1), ("id-a", 2), ("id-a", 3), ("id-a-anew", 0), ("id-a-anew", 1), ("id-a-anew", 2)
+    ]  # fmt: skip
+    placed = {(row["topic"], row["n"]): place for row, place in zip(rows, places, strict=True)}
+    received = [row for row in tables.tables["deliveries"].to_pylist() if row["subscriber"] == "t"]
+    assert len(received) == 13
+    for row in received:
+        place = (row["kafka_topic"], row["topic_id"], row["partition"], row["offset"])
+        assert place == placed[row["topic"], row["n"]]
+
+
+def test_events_of_a_topic_that_was_made_anew_are_gone_and_not_those_of_the_new_one() -> None:
+    world, tables = world_made_anew(), MemoryTables()
+    written = run_once(world, tables)
+    rows = tables.tables["events"].to_pylist()
+    gone = [row for row in rows if row["topic_id"] in ("id-a", "id-b")]
+    assert written.unread == len(gone) == 4 + 5
+    assert all(row["event_time"] is None and row["read_crc32"] is None for row in gone)
+    assert all(row["read_crc32"] == row["crc32"] for row in rows if row not in gone)
+
+
+def test_an_answer_says_what_was_retired_and_lost() -> None:
+    world, tables = world_made_anew(), MemoryTables()
+    run_once(world, tables)
+    of_a, of_b = (row for row in tables.tables["subscriptions"].to_pylist() if row["kind"] == "retired")
+    assert (of_a["kafka_topic"], of_a["topic_id"]) == ("a", "id-a")
+    assert of_a["lost"] == [{"partition": 0, "begin_offset": 4, "end_offset": 6}]
+    assert (of_b["kafka_topic"], of_b["topic_id"], of_b["lost"]) == ("b", "id-b", [])
+    for row in (of_a, of_b):
+        assert (row["subscriber"], row["nonce"], row["generation"], row["topics"]) == ("job", "n", None, None)
+    others = [row for row in tables.tables["subscriptions"].to_pylist() if row["kind"] != "retired"]
+    assert all(row[name] is None for row in others for name in ("kafka_topic", "topic_id", "lost"))
+    assert all(row["generation"] is not None for row in others)
+
+
+def test_a_batch_says_where_it_ends_in_what_it_advances() -> None:
+    world, tables = world_made_anew(), MemoryTables()
+    run_once(world, tables)
+    told = {
+        row["batch"]: [tuple(end.values()) for end in row["next_offsets"]]
+        for row in tables.tables["batches"].to_pylist()
+    }
+    assert told[3] == [("a", "id-a", 0, 3), ("c", "id-c", 0, 2)]
+    assert told[5] == [("a", "id-a", 0, 4), ("a", "id-a-anew", 0, 1), ("b", "id-b", 0, 4)]
+    assert told[6] == [("a", "id-a-anew", 0, 3), ("b", "id-b", 0, 5), ("b", "id-b-anew", 0, 1)]
+
+
+def test_a_cut_takes_of_both_topics_of_a_name() -> None:
+    world, tables = world_made_anew(), MemoryTables()
+    run_once(world, tables)
+    taken = [(part["topic_id"], part["begin_offset"]) for part in tables.tables["cuts"].to_pylist()[4]["taken"]]
+    assert taken == [("id-d.control", 5), ("id-a", 3), ("id-d.control", 6), ("id-a-anew", 0), ("id-b", 3)]
+
+
+@pytest.mark.parametrize("writes", [1, 2, 3])
+def test_a_topic_that_was_made_anew_and_runs_that_die(writes: int) -> None:
+    """Also what is read once more, from tables that have both topics."""
+    world, tables = world_made_anew(max_part_bytes=1), MemoryTables()
+    while dies(world, tables, writes):
+        pass
+    assert contents(tables) == written_at_once(world)
+    for effects in list(world.effects):
+        world.send(effects)
+    assert run_once(world, tables).events == 0
+    assert contents(tables) == written_at_once(world_made_anew(max_part_bytes=1))
+
+
+def test_an_event_that_is_read_again_as_one_of_the_other_topic_is_a_contradiction() -> None:
+    world, tables = world_made_anew(), MemoryTables()
+    tables.crash_before = "batches"
+    with pytest.raises(CrashedHere):
+        run_once(world, tables)
+    events = tables.tables["events"]
+    wrong = events.to_pylist()
+    wrong[0]["topic_id"] = "id-another"
+    tables.tables["events"] = type(events).from_pylist(wrong, schema=events.schema)
+    with pytest.raises(Contradiction, match="differs in topic_id: 'id-another' before, 'id-a' now"):
+        run_once(world, tables)
+
+
+def test_a_topic_may_be_made_anew_more_than_once() -> None:
+    world, tables = DomainWorld(), MemoryTables()
+    world.batch(Change("r", frozenset("a")), ("a", b"1"), Anew(topic="a"), ("a", b"2"), Anew(topic="a", lost=1))
+    world.batch(("a", b"3"))
+    run_once(world, tables)
+    rows = sorted(tables.tables["events"].to_pylist(), key=lambda row: row["g"])
+    assert [(row["n"], row["topic_id"], row["offset"]) for row in rows] == [
+        (1, "id-a", 0), (2, "id-a-anew", 0), (3, "id-a-anew-anew", 0)
+    ]  # fmt: skip
+    retired = [row["lost"] for row in tables.tables["subscriptions"].to_pylist() if row["kind"] == "retired"]
+    assert retired == [[], [{"partition": 0, "begin_offset": 1, "end_offset": 2}]]
 
 
 # --- cuts -------------------------------------------------------------------------------------------------------------

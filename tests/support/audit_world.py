@@ -1,6 +1,7 @@
 """Lineage tables of an honest domain, made by the real engine, as lists of rows that a test may tamper with."""
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -22,12 +23,27 @@ from reference import (
 )
 
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import Ended, Grant, Renewed, Repeated, Subscribe, Unsubscribe, encode_request
+from totalorder.sequencer.control import (
+    Answer,
+    Ended,
+    Grant,
+    Renewed,
+    Repeated,
+    Retire,
+    Retired,
+    Subscribe,
+    Unsubscribe,
+    encode_request,
+)
 from totalorder.sequencer.engine import initial_state, step
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.sinks.schema import TABLES
 
 TableRow = dict[str, Any]
+ANEW = Change("job", frozenset())
+"""Here the Kafka topic that all events are in is retired, and another one made under its name: offsets begin anew."""
+LOST = {1: 2}
+"""By partition, how many events a topic that is retired had beyond those that were stamped."""
 _SLICES = 3
 """Of each batch."""
 _START = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -55,12 +71,17 @@ class World:
 
 
 def history(seed: int, *, length: int = 240) -> list[Item]:
-    """Events of six topics among changes of five subscriptions; a change to the same set is a restart."""
+    """Events of six topics among changes of five subscriptions; a change to the same set is a restart.
+
+    In the middle the Kafka topic that they are in is made anew.
+    """
     rng = random.Random(seed)
     held = {name: frozenset(rng.sample("abcdef", 3)) for name in "rstuv"}
     items: list[Item] = [Change(name, topics) for name, topics in held.items()]
     while len(items) < length:
         name = rng.choice("rstuv")
+        if len(items) >= length // 2 and ANEW not in items:
+            items.append(ANEW)
         if rng.random() < 0.04:
             held[name] = frozenset(rng.sample("abcdef", rng.randint(2, 4)))
             items.append(Change(name, held[name]))
@@ -97,13 +118,14 @@ def honest_world(items: Sequence[Item], *, m: int = 1, seed: int = 0, batch_size
 
 
 def _cuts(batches: Iterable[Sequence[Row]]) -> Iterator[TableRow]:
-    begins: dict[tuple[str, int], int] = {}
+    begins: dict[Source, int] = {}
     for number, rows in enumerate(batches, 1):
         taken = []
-        for slice_, source in sorted({(row.slice, row[:2]) for row in rows}):
+        placed = [(row.slice, Source(row.kafka_topic, row.topic_id, row.partition)) for row in rows]
+        for (slice_, source), count in sorted(Counter(placed).items()):
             begin = begins.get(source, 0)
-            begins[source] = begin + sum((row.slice, row[:2]) == (slice_, source) for row in rows)
-            taken.append((slice_, source[0], f"id-{source[0]}", source[1], begin, begins[source]))
+            begins[source] = begin + count
+            taken.append((slice_, *source, begin, begins[source]))
         yield {
             "cut": number,
             "incarnation": 1,
@@ -146,25 +168,41 @@ def _rows(requests: _Requests, items: Sequence[Item], places: range) -> list[Row
     rows = []
     for at in places:
         item, slice_ = items[at], _SLICES * (at - places[0]) // len(places)
+        topic_id, events = _present_topic(items[:at])
         if isinstance(item, Event):
-            offset = sum(isinstance(before, Event) for before in items[:at])
-            rows.append(
-                Row("all", offset % KAFKA_PARTITIONS, offset // KAFKA_PARTITIONS, at, item.topic, at, slice=slice_)
-            )
+            place = ("all", events % KAFKA_PARTITIONS, events // KAFKA_PARTITIONS)
+            rows.append(Row(*place, at, item.topic, at, slice=slice_, topic_id=topic_id))
         else:
             offset = sum(isinstance(before, Change) for before in items[:at])
-            rows.append(Row(f"{DOMAIN}.control", 0, offset, at, control=requests.value(at + 1, item), slice=slice_))
+            value = _retire(topic_id, events) if item == ANEW else requests.value(at + 1, item)
+            control = f"{DOMAIN}.control"
+            rows.append(Row(control, 0, offset, at, control=value, slice=slice_, topic_id=f"id-{control}"))
     return rows
+
+
+def _present_topic(items: Sequence[Item]) -> tuple[str, int]:
+    """Kafka's id of the topic that events are in behind these items, and how many it has."""
+    began = max((at for at, item in enumerate(items, 1) if item == ANEW), default=0)
+    return f"id-all-{items.count(ANEW)}", sum(isinstance(item, Event) for item in items[began:])
+
+
+def _retire(topic_id: str, events: int) -> bytes:
+    seen = {
+        partition: len(range(partition, events, KAFKA_PARTITIONS)) + LOST.get(partition, 0)
+        for partition in range(KAFKA_PARTITIONS)
+    }
+    return encode_request(Retire(id=ANEW.id, nonce="n", topic="all", topic_id=topic_id, seen=seen))
 
 
 def _events(batch: StampedBatch) -> Iterator[TableRow]:
     rows = batch.rows
     for at in range(len(rows)):
         g = int(rows.g[at])
-        kafka_topic, partition = batch.sources[int(rows.source[at])]
+        kafka_topic, topic_id, partition = batch.sources[int(rows.source[at])]
         yield {
             "topic": batch.names[int(rows.topic[at])],
             "kafka_topic": kafka_topic,
+            "topic_id": topic_id,
             "partition": partition,
             "offset": int(rows.offset[at]),
             "n": int(rows.n[at]),
@@ -205,12 +243,13 @@ def _batch(batch: StampedBatch) -> TableRow:
     }
 
 
-def _subscription(answer: Grant | Ended | Renewed | Repeated | Any, m: int, grants_offset: int) -> TableRow:
+def _subscription(answer: Answer, m: int, grants_offset: int) -> TableRow:
     grant = answer if isinstance(answer, Grant) else None
-    kinds = {Grant: "granted", Ended: "ended", Renewed: "renewed", Repeated: "repeated"}
+    retired = answer if isinstance(answer, Retired) else None
+    kinds = {Grant: "granted", Ended: "ended", Renewed: "renewed", Repeated: "repeated", Retired: "retired"}
     return {
         "subscriber": answer.id,
-        "generation": answer.generation,
+        "generation": None if isinstance(answer, Retired) else answer.generation,
         "nonce": answer.nonce,
         "kind": kinds.get(type(answer), "rejected"),
         "reason": getattr(answer, "reason", None),
@@ -222,6 +261,9 @@ def _subscription(answer: Grant | Ended | Renewed | Repeated | Any, m: int, gran
         "clock": dict(answer.clock) if isinstance(answer, Grant | Ended) else None,
         "lease_s": grant.lease_s if grant else None,
         "min_subscriptions": m if grant else None,
+        "kafka_topic": retired.topic if retired else None,
+        "topic_id": retired.topic_id if retired else None,
+        "lost": [(partition, *offsets) for partition, offsets in retired.lost.items()] if retired else None,
         "batch": answer.batch,
         "incarnation": answer.incarnation,
         "answered_time": _at(10 * answer.g + 40),
@@ -275,7 +317,7 @@ def _deliveries(
 
 
 def _delivery(name: str, generation: int, nonce: str, index: int, event: TableRow, tag: str | None) -> TableRow:
-    same = {key: event[key] for key in ("topic", "kafka_topic", "partition", "offset", "n", "g")}
+    same = {key: event[key] for key in ("topic", "kafka_topic", "topic_id", "partition", "offset", "n", "g")}
     delivered = event["stamped_time"] + timedelta(milliseconds=5 + index % 7)
     return same | {
         "subscriber": name,

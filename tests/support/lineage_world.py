@@ -13,19 +13,29 @@ from reference import Change
 
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import WireRecord, encode_stamps
-from totalorder.sequencer.control import encode_answer
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutSource
+from totalorder.sequencer.control import Retire, encode_answer, encode_request
+from totalorder.sequencer.cuts import Cut, CutEncoder
 from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
 from totalorder.sequencer.limits import MAX_PART_BYTES
 from totalorder.sequencer.receipts import Receipts, encode_receipts
 from totalorder.sequencer.stamps import Source
-from totalorder.sinks.decode import SCHEMAS, ChainEnd, LogRecord, event_ranges, with_reads
+from totalorder.sinks.decode import PLACE, SCHEMAS, ChainEnd, LogRecord, event_ranges, with_reads
 from totalorder.sinks.groups import Interval
 from totalorder.sinks.writer import LineageWriter, Marks, Written
 
 PARTITIONS = 2
 Event = tuple[str, bytes]
 """Kafka topic (of one partition, and named like its pub/sub topic) and value."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anew:
+    """A topic is deleted, with so many events that the job has not stamped, retired, and created again."""
+
+    topic: str
+    lost: int = 0
+    topic_id: str = ""
+    """Kafka's id of the new one, where it shall not be one that is made up."""
 
 
 @dataclass
@@ -35,10 +45,13 @@ class DomainWorld:
     domain: str = "d"
     topics: Mapping[str, str] = field(default_factory=lambda: {topic: topic for topic in "abc"})
     """Short names to those of topics."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Kafka's id of each event topic, where it shall not be one that is made up."""
     min_subscriptions: int = 1
     max_part_bytes: int = MAX_PART_BYTES
     effects: list[Effects] = field(default_factory=list)
     events: dict[str, list[bytes]] = field(default_factory=dict)
+    """What Kafka has of each topic, as it is now."""
     logs: dict[str, list[LogRecord]] = field(
         default_factory=lambda: {"cuts": [], "stamps": [], "grants": [], "receipts": []}
     )
@@ -57,8 +70,15 @@ class DomainWorld:
         self._controls = 0
         self._time_ms = 1_000_000
         self._encoder = CutEncoder(key_every=2)
+        control = f"{self.domain}.control"
+        self._control = Source(control, f"id-{control}", 0)
+        self.ids = {name: f"id-{name}" for name in self.topics.values()} | self.ids
+        self._sources = [self._control, *map(self._source, self.topics.values())]
 
-    def batch(self, *items: Event | Change) -> Effects:
+    def _source(self, name: str) -> Source:
+        return Source(name, self.ids[name], 0)
+
+    def batch(self, *items: Event | Change | Anew) -> Effects:
         """Publishes and asks, and stamps all of it in one batch, of which two items at a time are a slice."""
         self._time_ms += 1000
         rows = [self._row(item, at)._replace(slice=at // 2) for at, item in enumerate(items)]
@@ -70,15 +90,15 @@ class DomainWorld:
         return effects
 
     def _cut(self, rows: Sequence[Row]) -> Cut:
-        names = [f"{self.domain}.control", *self.topics.values()]
-        begins = self.cuts[-1].ends.tolist() if self.cuts else [0] * len(names)
-        places = [names.index(row.kafka_topic) for row in rows]
+        former = self.cuts[-1].ends.tolist() if self.cuts else []
+        begins = former + [0] * (len(self._sources) - len(former))
+        places = [self._sources.index(Source(row.kafka_topic, row.topic_id, row.partition)) for row in rows]
         looks = [sorted(Counter(places[at : at + 2]).items()) for at in range(0, len(places), 2)]
         return Cut.of(
             domain=self.domain,
             incarnation=1,
             cut=len(self.cuts) + 1,
-            sources=[CutSource(name, f"id-{name}", 0) for name in names],
+            sources=self._sources,
             begins=begins,
             ends=[begin + places.count(at) for at, begin in enumerate(begins)],
             looks=looks[:-1],
@@ -88,15 +108,25 @@ class DomainWorld:
         """Puts a cut into the log, also once more."""
         self.append("cuts", 0, record)
 
-    def _row(self, item: Event | Change, at: int) -> Row:
+    def _row(self, item: Event | Change | Anew, at: int) -> Row:
         at += self._time_ms - 500
-        if isinstance(item, Change):
-            self._controls += 1
-            change = Change(item.id, frozenset(self.topics[topic] for topic in item.topics))
-            return Row(f"{self.domain}.control", 0, self._controls - 1, at, control=self._requests.value(change))
-        topic, value = self.topics[item[0]], item[1]
-        self.events.setdefault(topic, []).append(value)
-        return Row(topic, 0, len(self.events[topic]) - 1, at, topic, zlib.crc32(value))
+        if isinstance(item, tuple):
+            topic, value = self.topics[item[0]], item[1]
+            self.events.setdefault(topic, []).append(value)
+            offset = len(self.events[topic]) - 1
+            return Row(topic, 0, offset, at, topic, zlib.crc32(value), topic_id=self.ids[topic])
+        self._controls += 1
+        if isinstance(item, Anew):
+            control = self._made_anew(self.topics[item.topic], item)
+        else:
+            control = self._requests.value(Change(item.id, frozenset(self.topics[topic] for topic in item.topics)))
+        return Row(*self._control[::2], self._controls - 1, at, control=control, topic_id=self._control.topic_id)
+
+    def _made_anew(self, name: str, anew: Anew) -> bytes:
+        topic_id, seen = self.ids[name], {0: len(self.events.pop(name, [])) + anew.lost}
+        self.ids[name] = anew.topic_id or f"{topic_id}-anew"
+        self._sources.append(self._source(name))
+        return encode_request(Retire(id="job", nonce="n", topic=name, topic_id=topic_id, seen=seen))
 
     def send(self, effects: Effects) -> None:
         """Puts a batch's output into the log, also once more."""
@@ -118,20 +148,19 @@ class DomainWorld:
     def deliver(self, subscriber: str, topics: Iterable[str], *, first: int = 1, count: int | None = None) -> Receipts:
         """A receipt of the events of some topics, in order, from the `first` on."""
         wanted = {self.topics[topic] for topic in topics}
-        rows = [row for row in self.stamps() if row[0] in wanted][first - 1 :][:count]
-        columns = {name: np.array([row[at] for row in rows]) for at, name in ((1, "offset"), (2, "n"), (3, "g"))}
-        names = sorted({row[0] for row in rows})
-        index = np.array([names.index(row[0]) for row in rows])
+        rows = [row for row in self._stamped() if row[0] in wanted][first - 1 :][:count]
+        columns = {name: np.array([row[at] for row in rows]) for at, name in ((2, "offset"), (3, "n"), (4, "g"))}
+        names, sources = sorted({row[0] for row in rows}), sorted({row[1] for row in rows})
         return Receipts(
             domain=self.domain,
             id=subscriber,
             nonce="n",
             topics=tuple(names),
-            sources=tuple((name, 0) for name in names),
+            sources=tuple(sources),
             generation=np.ones(len(rows), np.int64),
             sequence=np.arange(first, first + len(rows)),
-            topic=index,
-            source=index,
+            topic=np.array([names.index(row[0]) for row in rows]),
+            source=np.array([sources.index(row[1]) for row in rows]),
             redelivered=np.zeros(len(rows), np.bool_),
             delivered_ms=self._time_ms + np.arange(len(rows)),
             **columns,
@@ -144,13 +173,18 @@ class DomainWorld:
 
     def stamps(self) -> list[tuple[str, int, int, int]]:
         """(topic, offset, n, g) of every event, in the order of g."""
-        found: list[tuple[str, int, int, int]] = []
+        return [(topic, offset, n, g) for topic, _, offset, n, g in self._stamped()]
+
+    def _stamped(self) -> list[tuple[str, Source, int, int, int]]:
+        found: list[tuple[str, Source, int, int, int]] = []
         for effects in self.effects:
             for stamped in effects.stamps:
                 rows = stamped.rows
                 names = [stamped.names[topic] for topic in rows.topic.tolist()]
-                found += zip(names, rows.offset.tolist(), rows.n.tolist(), rows.g.tolist(), strict=True)
-        return sorted(found, key=lambda row: row[3])
+                sources = [stamped.sources[source] for source in rows.source.tolist()]
+                numbers = (rows.offset.tolist(), rows.n.tolist(), rows.g.tolist())
+                found += zip(names, sources, *numbers, strict=True)
+        return sorted(found, key=lambda row: row[-1])
 
 
 class CrashedHere(Exception):
@@ -279,11 +313,12 @@ def run_once(world: DomainWorld, tables: MemoryTables, *, limit: int | None = No
 def reads(world: DomainWorld, ranges: Mapping[Source, tuple[int, int]]) -> pa.Table:
     """What the log still has of the events asked for."""
     found: list[dict[str, object]] = []
-    for (topic, partition), (first, end) in ranges.items():
-        for offset, value in enumerate(world.events[topic][first:end], first):
-            place = {"kafka_topic": topic, "partition": partition, "offset": offset}
+    for source, (first, end) in ranges.items():
+        held = world.events.get(source.topic, []) if world.ids[source.topic] == source.topic_id else []
+        for offset, value in enumerate(held[first:end], first):
+            place = dict(zip(PLACE, (*source, offset), strict=True))
             found.append(place | {"event_time": offset * 1000, "read_crc32": zlib.crc32(value)})
-    names = ["kafka_topic", "partition", "offset", "event_time", "read_crc32"]
+    names = [*PLACE, "event_time", "read_crc32"]
     return pa.Table.from_pylist(found, schema=pa.schema([SCHEMAS["events"].field(name) for name in names]))
 
 
@@ -297,6 +332,17 @@ def busy_world(**settings: object) -> DomainWorld:
     world.batch(Change("s", frozenset()), ("b", b"8"), Change("x", frozenset()))
     world.report(world.deliver("r", "ab", first=5))
     world.report(world.deliver("s", "bc"))
+    return world
+
+
+def world_made_anew(**settings: object) -> DomainWorld:
+    """`busy_world`, of which topic a is deleted and created again, with two events less; b too, in a batch with events
+    of both, and nothing lost.
+    """
+    world = busy_world(**settings)
+    world.batch(("a", b"9"), Anew(topic="a", lost=2), Change("t", frozenset("ab")), ("a", b"10"), ("b", b"11"))
+    world.batch(("b", b"12"), Anew(topic="b"), ("a", b"13"), ("b", b"14"), ("a", b"15"))
+    world.report(world.deliver("t", "ab"))
     return world
 
 

@@ -10,6 +10,7 @@ from sim_kafka import SimKafka, SimTransport
 from totalorder.cli.app import main
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import encode_stamps
+from totalorder.sequencer.control import Retired, encode_answer
 from totalorder.sequencer.engine import EngineConfig, State, initial_state, step
 from totalorder.subscriber.transport import Partition
 
@@ -102,7 +103,7 @@ def test_a_person_sees_each_batch_once_within_80_columns(run: Run) -> None:
     headings = [line.split()[1] for line in out.splitlines() if line.startswith("batch ")]
     assert headings == [str(batch) for batch in range(1, BATCHES + 1)]
     assert max(map(len, out.splitlines())) <= 80
-    assert "event partitions through: topic-with-a-longer-name-0[0]<1" in out
+    assert "event partitions that went on, and how far: topic-with-a-longer-name-0[0]<1" in " ".join(out.split())
     assert out.count("complete through g ") == BATCHES
 
 
@@ -127,3 +128,47 @@ def test_nothing_there_is_said(run: Run, kafka: SimKafka) -> None:
     for number in range(PARTITIONS):
         kafka.trim(Partition(STAMPS, number), BATCHES)
     assert run() == (0, "There is no complete batch there.\n", "")
+
+
+def test_a_batch_tells_where_it_went_on_and_of_two_topics_of_a_name_their_ids(run: Run, kafka: SimKafka) -> None:
+    for number in range(PARTITIONS):
+        kafka.trim(Partition(STAMPS, number), BATCHES)
+    state = initial_state(EngineConfig(domain=DOMAIN, identity="test", stamps_partitions=PARTITIONS))
+    state = write(kafka, state, Batch.of(1, [Row("a", 0, 6, 1, "a", topic_id="i"), Row("b", 2, 4, topic="b")]))
+    state = write(
+        kafka, state, Batch.of(2, [Row("a", 0, 0, 2, "a", topic_id="j"), Row("a", 0, 7, 1, "a", topic_id="i")])
+    )
+    write(kafka, state, Batch.of(3, [Row("shop.control", 0, 0, control=b"?")]))
+    _, out, _ = run()
+    told = [line.split(": ")[1] for line in out.splitlines() if "went on" in line]
+    assert told == ["a[0]<7 b[2]<5", "a (i)[0]<8 a (j)[0]<1", "(none)"]
+    events = [line.split()[2:] for line in out.splitlines() if " a#" in line]
+    assert events == [["a[0]@6", "all:"], ["a", "(i)[0]@7"], ["a", "(j)[0]@0"]]
+    lines = [json.loads(line) for line in run("--json")[1].splitlines()]
+    advances = {line["batch"]: line["advances"] for line in lines}
+    assert advances == {1: [["a", "i", 0, 7], ["b", "", 2, 5]], 2: [["a", "i", 0, 8], ["a", "j", 0, 1]], 3: []}
+    places = [
+        (stamp["topic_id"], stamp["offset"]) for line in lines for stamp in line["stamps"] if stamp["topic"] == "a"
+    ]
+    assert places == [("i", 6), ("i", 7), ("j", 0)]
+
+
+def test_what_was_retired_and_lost_is_told(run: Run, kafka: SimKafka) -> None:
+    kafka.create("shop.grants", 1)
+    stem = {"id": "job", "nonce": "n", "offset": 0, "topic_id": "i", "batch": 1, "incarnation": 1}
+    losses: list[dict[int, tuple[int, int]]] = [
+        {0: (7, 8), 2: (5, 9)},
+        {},
+        dict.fromkeys(range(14), (0, 1)),
+    ]
+    for g, lost in enumerate(losses, 1):
+        answer = Retired(**stem, g=g, topic=f"t{g}", lost=lost)  # type: ignore[arg-type]
+        kafka.append(Partition("shop.grants", 0), value=encode_answer(answer), headers=[])
+    code, out, _ = run("--grants")
+    assert code == 0
+    some, none, many = (" ".join(line.split()) for line in out.splitlines())
+    assert some == "@0 g 1 retired Kafka topic t1 (i), asked by job; lost, never stamped: t1[0]@7, t1[2]@5 to 8"
+    assert none == "@1 g 2 retired Kafka topic t2 (i), asked by job; nothing of it is lost"
+    assert many.endswith("t3[11]@0, … 2 more partitions")
+    first, *_ = map(json.loads, run("--grants", "--json")[1].splitlines())
+    assert (first["kind"], first["topic_id"], first["lost"]) == ("retired", "i", {"0": [7, 8], "2": [5, 9]})

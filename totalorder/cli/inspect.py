@@ -2,7 +2,8 @@
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Annotated
@@ -23,8 +24,8 @@ from totalorder.errors import Error, SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from totalorder.sequencer.control import Answer
-    from totalorder.sequencer.stamps import StampedBatch
+    from totalorder.sequencer.control import Answer, Retired
+    from totalorder.sequencer.stamps import Source, StampedBatch
     from totalorder.subscriber.transport import Partition, Record, Transport
 
 _POLL_S = 0.5
@@ -168,7 +169,7 @@ def _batch_json(batch: "StampedBatch", record: "Record") -> dict[str, object]:
         "g": batch.g,
         "control_g": batch.control_g,
         "min_subscriptions": batch.min_subscriptions,
-        "frontier": [[*source, offset] for source, offset in sorted(batch.next_offsets.items())],
+        "advances": [[*source, offset] for source, offset in sorted(batch.next_offsets.items())],
         "previous_digest": batch.previous_digest,
         "digest": batch.digest,
         "stamps": [
@@ -176,8 +177,9 @@ def _batch_json(batch: "StampedBatch", record: "Record") -> dict[str, object]:
                 "g": g,
                 "topic": topic,
                 "n": n,
-                "kafka_topic": source[0],
-                "partition": source[1],
+                "kafka_topic": source.topic,
+                "topic_id": source.topic_id,
+                "partition": source.partition,
                 "offset": offset,
                 "crc32": crc,
                 "keyframe": keyframe,
@@ -188,7 +190,7 @@ def _batch_json(batch: "StampedBatch", record: "Record") -> dict[str, object]:
     }
 
 
-_Stamp = tuple[int, str, int, tuple[str, int], int, int, bool, dict[str, int]]
+_Stamp = tuple[int, str, int, "Source", int, int, bool, dict[str, int]]
 
 
 def _stamps(batch: "StampedBatch") -> list[_Stamp]:
@@ -217,14 +219,25 @@ def _show_batch(console: "Console", found: Sequence[tuple["StampedBatch", "Recor
     when = datetime.fromtimestamp(batch.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
     console.print(f"[bold]batch {batch.batch}[/]  {when}  incarnation {batch.incarnation}")
     console.print(f"  complete through g {batch.g}, answers through g {batch.control_g}")
-    frontier = [f"{topic}[{number}]<{end}" for (topic, number), end in sorted(batch.next_offsets.items())]
-    _show_words(console, "event partitions through:", frontier or ["(none)"])
+    named = _names(batch.sources)
+    ends = [f"{named[source]}<{end}" for source, end in sorted(batch.next_offsets.items())]
+    _show_words(console, "event partitions that went on, and how far:", ends or ["(none)"])
     for each, record in found:
         if len(each.rows):
             _show_stamps(console, each, record)
     empty = [f"stamps[{record.partition}]@{record.offset}" for each, record in found if not len(each.rows)]
     if empty:
         _show_words(console, "no event:", empty)
+
+
+def _names(sources: Iterable["Source"]) -> dict["Source", str]:
+    """What each event partition is called: with Kafka's id of the topic only where two topics have one name."""
+    listed = list(sources)
+    topics = Counter(name for name, _ in {source.kafka_topic for source in listed})
+    return {
+        source: f"{source.topic}{f' ({source.topic_id})' if topics[source.topic] > 1 else ''}[{source.partition}]"
+        for source in listed
+    }
 
 
 def _show_words(console: "Console", head: str, words: Sequence[str]) -> None:
@@ -251,11 +264,12 @@ def _show_stamps(console: "Console", batch: "StampedBatch", record: "Record") ->
     table.add_column("    g", justify="right")
     for heading in ("topic#n", "event", "entries"):
         table.add_column(heading, overflow="fold")
+    named = _names(batch.sources)
     for g, topic, n, source, offset, _, keyframe, entries in _stamps(batch):
         mark = "all: " if keyframe else ""
         shown = ", ".join(f"{name} {count}" for name, count in sorted(entries.items())[:_ENTRIES_SHOWN])
         more = f", … {len(entries) - _ENTRIES_SHOWN} more" if len(entries) > _ENTRIES_SHOWN else ""
-        event = f"{source[0]}[{source[1]}]@{offset}"
+        event = f"{named[source]}@{offset}"
         table.add_row(f"    {g}", escape(f"{topic}#{n}"), escape(event), escape(f"{mark}{shown}{more}"))
     console.print(table)
 
@@ -285,8 +299,10 @@ def _show_answers(console: "Console", records: Iterator["Record"], most: int, *,
 
 
 def _told(answer: "Answer") -> str:
-    from totalorder.sequencer.control import Ended, Grant, Rejection, Renewed
+    from totalorder.sequencer.control import Ended, Grant, Rejection, Renewed, Retired
 
+    if isinstance(answer, Retired):
+        return f"retired     {_retired(answer)}"
     who = f"{answer.id or '(unknown id)'} generation {answer.generation}"
     if isinstance(answer, Grant):
         clock = ", ".join(f"{topic} {answer.clock[topic]}" for topic in answer.topics[:_ENTRIES_SHOWN])
@@ -300,3 +316,13 @@ def _told(answer: "Answer") -> str:
     if isinstance(answer, Rejection):
         return f"rejected    {who} (present): {answer.reason}"
     return f"repeated    {who}, answered at g {answer.answered_g}"
+
+
+def _retired(answer: "Retired") -> str:
+    lost = [
+        f"{answer.topic}[{partition}]@{first}" + (f" to {end - 1}" if end - first > 1 else "")
+        for partition, (first, end) in sorted(answer.lost.items())
+    ]
+    more = f", … {len(lost) - _ENTRIES_SHOWN} more partitions" if len(lost) > _ENTRIES_SHOWN else ""
+    told = f"lost, never stamped: {', '.join(lost[:_ENTRIES_SHOWN])}{more}" if lost else "nothing of it is lost"
+    return f"Kafka topic {answer.topic} ({answer.topic_id}), asked by {answer.id}; {told}"

@@ -97,7 +97,8 @@ def _stored_bytes(record: Any) -> int:
 
 
 def _events(batch: StampedBatch, number: dict[tuple[str, int], int]) -> Ints:
-    base = np.array([event_number(number[source], 0) for source in batch.sources], dtype=np.int64)
+    sources = [number[source.topic, source.partition] for source in batch.sources]
+    base = np.array([event_number(source, 0) for source in sources], dtype=np.int64)
     return base[batch.rows.source] + batch.rows.offset
 
 
