@@ -68,10 +68,11 @@ class SequencerUnavailable(Error):
 class EventsLost(Error):
     """Records that are still needed were removed from Kafka (retention, deletion) before they were read.
 
-    `gone` says for each partition (topic, number) that can be read on from which offset; what lay before is lost.
+    `gone` says for each partition (topic, topic id, number) that can be read on from which offset; what lay before is
+    lost.
     """
 
-    def __init__(self, what: str, *, remedy: str = "", gone: Mapping[tuple[str, int], int] | None = None) -> None:
+    def __init__(self, what: str, *, remedy: str = "", gone: Mapping[tuple[str, str, int], int] | None = None) -> None:
         super().__init__(what, remedy=remedy)
         self.gone = dict(gone or {})
 
