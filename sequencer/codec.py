@@ -433,7 +433,7 @@ def _columns(planes: memoryview, directory: Mapping[str, Any]) -> dict[str, Ints
 
 def _sources(columns: Mapping[str, Ints], kafka_topics: Any) -> tuple[Source, ...]:
     """Undoes `_sources_columns`."""
-    topics = [(_typed(name, str), _typed(topic_id, str)) for name, topic_id in kafka_topics]
+    topics = [KafkaTopic(_typed(name, str), _typed(topic_id, str)) for name, topic_id in kafka_topics]
     place = _checked(np.cumsum(columns["source_topic"]), len(topics))
     partition = np.cumsum(columns["source_partition"])
     if len(partition) and not (partition.min() >= 0 and partition.max() <= MAX_PARTITION_NUMBER):

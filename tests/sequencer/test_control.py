@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from sources import at
 
 from totalorder.errors import WireError
 from totalorder.sequencer.control import (
@@ -18,6 +19,8 @@ from totalorder.sequencer.control import (
     Renewed,
     Repeated,
     Request,
+    Retire,
+    Retired,
     Subscribe,
     Unsubscribe,
     answer_key,
@@ -198,7 +201,7 @@ ANSWERS: list[Answer] = [
         continuous=True,
         clock={"T": 1, "X": 0, "Z": 7},
         ids={"T": 0, "X": 2, "Z": 1},
-        next_offsets={("k", 0): 5},
+        next_offsets={at("k"): 5},
         stamps_ends={0: 1},
         stamps_partitions=4,
         min_subscriptions=1,
@@ -209,6 +212,13 @@ ANSWERS: list[Answer] = [
     Renewed(**WHO, offset=5, expires_ms=77),
     Repeated(**WHO, offset=6, answered_g=2),
     Rejection(**WHO, offset=7, reason="because"),
+    Retired(
+        **{name: value for name, value in WHO.items() if name != "generation"},
+        offset=8,
+        topic="k",
+        topic_id="uuid",
+        lost={0: (3, 5), 7: (0, 1)},
+    ),
 ]
 
 
@@ -218,7 +228,14 @@ def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
 
 
 def test_only_a_grant_or_an_end_may_replace_a_grant_in_a_compacted_topic() -> None:
-    assert [answer_key(answer) for answer in ANSWERS] == [b"a", b"a", b"renew/a", b"reject/6", b"reject/7"]
+    assert [answer_key(answer) for answer in ANSWERS] == [
+        b"a",
+        b"a",
+        b"renew/a",
+        b"reject/6",
+        b"reject/7",
+        b"retired/k/uuid",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def _trace(effects: Effects) -> list[str]:
     for stamped in effects.stamps:
         rows = stamped.rows
         for row in range(len(rows)):
-            kafka, partition = stamped.sources[rows.source[row]]
+            kafka, _, partition = stamped.sources[rows.source[row]]
             entries = " ".join(f"{stamped.names[x]}:{n}" for x, n in rows.entries(row).items())
             name, key = stamped.names[int(rows.topic[row])], " keyframe" if rows.keyframe[row] else ""
             lines[int(rows.g[row])] = (
@@ -107,7 +107,7 @@ def _answer(answer: Answer) -> str:
         clock = " ".join(f"{topic}:{n}" for topic, n in sorted(answer.clock.items()))
         if isinstance(answer, Ended):
             return f"ended {who} {answer.reason} {{{clock}}}"
-        bounds = " ".join(f"{kafka}[{p}]@{offset}" for (kafka, p), offset in sorted(answer.next_offsets.items()))
+        bounds = " ".join(f"{kafka}[{p}]@{offset}" for (kafka, _, p), offset in sorted(answer.next_offsets.items()))
         return f"grant {who} {{{clock}}} from {bounds or 'the start'}{'' if answer.continuous else ' anew'}"
     if isinstance(answer, Renewed):
         return f"renewed {who} until {answer.expires_ms}"
