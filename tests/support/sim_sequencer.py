@@ -13,6 +13,7 @@ from totalorder.sequencer.codec import encode_stamps
 from totalorder.sequencer.control import Ended, Grant, answer_key, encode_answer
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.naming import topic_of
 from totalorder.subscriber.transport import Partition, Record
 
@@ -62,6 +63,11 @@ class PiItem:
     partition: Partition
     offset: int
     value: bytes | None
+
+    @property
+    def place(self) -> tuple[Source, int]:
+        """Where the record is, whichever topic has its name now."""
+        return self.partition.source, self.offset
 
 
 @dataclass
@@ -119,10 +125,14 @@ class SimSequencer:
         """Asks for the end of one partition after the other. A look at which nothing had moved tells nothing."""
         asked, ends = {}, {}
         topics = [self.names.control, *self.event_topics]
-        partitions = [Partition(topic, number) for topic in topics for number in range(self.kafka.topics[topic])]
+        partitions = [
+            Partition(topic, number, self.kafka.ids[topic])
+            for topic in topics
+            for number in range(self.kafka.topics.get(topic, 0))
+        ]
         for partition in self.rng.sample(partitions, len(partitions)):
             self.meanwhile()
-            asked[partition], ends[partition] = self.kafka.moment, self.kafka.ends.get(partition, 0)
+            asked[partition], ends[partition] = self.kafka.moment, self.kafka.end(partition)
         if not self.remembered or self.remembered[-1].ends != ends:
             self.looks.append(Look(ends, asked, self.kafka.moment))
             self.remembered.append(self.looks[-1])
@@ -184,7 +194,7 @@ class SimSequencer:
         """So many of a slice's records, of each partition the first ones."""
         left: dict[Partition, list[Record]] = {}
         for record in records:
-            left.setdefault(Partition(record.topic, record.partition), []).append(record)
+            left.setdefault(record.at, []).append(record)
         part = []
         for _ in range(size):
             partition = self.rng.choice([partition for partition, queue in left.items() if queue])
@@ -203,6 +213,7 @@ class SimSequencer:
             zlib.crc32(record.value) if record.value is not None else 0,
             (record.value or b"") if control else None,
             slice_,
+            record.topic_id,
         )
 
     def _writes(self, effects: Effects) -> list[list[Write]]:
@@ -232,17 +243,18 @@ def naive_pi(batches: Sequence[Cut], control: str, topic_by: str, expired: Mappi
 
     `expired` says how many leases ran out at the start of each batch (by index): each takes a position.
     """
-    ranks: dict[str, int] = {}
+    ranks: dict[tuple[str, str], int] = {}
     g = 0
     items = []
     for index, cut in enumerate(batches):
         g += expired.get(index, 0)
         batch = {
-            Logged(record.topic, record.partition, record.offset, record.timestamp_ms, slice_): record
+            Logged(record.topic, record.partition, record.offset, record.timestamp_ms, slice_, record.topic_id): record
             for slice_, records in enumerate(cut.slices)
             for record in records
         }
-        for topic in sorted({record.topic for record in batch.values()} - ranks.keys() - {control}):
+        topics = {(record.topic, record.topic_id) for record in batch.values() if record.topic != control}
+        for topic in sorted(topics - ranks.keys()):
             ranks[topic] = len(ranks)
         for place in reference_order(list(batch), time_ms=cut.time_ms, topic_order=cut.topic_order, ranks=ranks):
             record = batch[place]
@@ -250,5 +262,5 @@ def naive_pi(batches: Sequence[Cut], control: str, topic_by: str, expired: Mappi
             if name is None:
                 continue  # it belongs to no topic, and takes no position
             g += 1
-            items.append(PiItem(g, name, Partition(record.topic, record.partition), record.offset, record.value))
+            items.append(PiItem(g, name, record.at, record.offset, record.value))
     return items
