@@ -27,7 +27,13 @@ class Receipt(NamedTuple):
 
     def is_of(self, event: Event) -> bool:
         """Whether it is the event's."""
-        place = (event.topic, Source(event.kafka_topic, event.topic_id, event.partition), event.offset, event.n, event.g)
+        place = (
+            event.topic,
+            Source(event.kafka_topic, event.topic_id, event.partition),
+            event.offset,
+            event.n,
+            event.g,
+        )
         return (self.sequence, *self[3:8], self.redelivered) == (event.sequence, *place, event.tag == "redelivered")
 
 
