@@ -338,8 +338,8 @@ class KafkaPythonTransport:
             return self._lost({at: read[at] for at in error.divergent_offsets if at in read})
         if isinstance(error, OffsetOutOfRangeError):
             wanted = error.args[0] if error.args else {}
-            read = {at for reader in self._readers for at in reader.next}
-            return self._lost({at: offset for at, offset in wanted.items() if at in read})
+            still_read = {at for reader in self._readers for at in reader.next}
+            return self._lost({at: offset for at, offset in wanted.items() if at in still_read})
         if isinstance(error, _UNREADABLE):
             positions = {at: offset for reader in self._readers for at, offset in reader.next.items()}
             return kafka_losses.unreadable(self._named(positions), error)
@@ -355,8 +355,8 @@ class KafkaPythonTransport:
         removed = kafka_losses.removed(named, self.beginning_offsets(named))
         if removed is not None:
             return removed
-        named = self._named(wanted)
-        return kafka_losses.cut_short(named, self.end_offsets(named))
+        ends = self.end_offsets(self._named(wanted))
+        return kafka_losses.cut_short(self._named(wanted), ends)
 
     def _named(self, offsets: Mapping[TopicPartition, int]) -> dict[Partition, int]:
         """The same by partitions with the ids that they are read by."""

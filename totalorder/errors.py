@@ -4,6 +4,10 @@ Each says what happened, where, and what to do about it; `totalorder.Error` is t
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from totalorder.sequencer.stamps import Source
 
 
 class Error(Exception):
@@ -72,7 +76,7 @@ class EventsLost(Error):
     lost.
     """
 
-    def __init__(self, what: str, *, remedy: str = "", gone: Mapping[tuple[str, str, int], int] | None = None) -> None:
+    def __init__(self, what: str, *, remedy: str = "", gone: "Mapping[Source, int] | None" = None) -> None:
         super().__init__(what, remedy=remedy)
         self.gone = dict(gone or {})
 

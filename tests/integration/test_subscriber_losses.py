@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
-from sources import at
+from sources import src
 from waiting import wait_until
 
 from totalorder import kafka_clients
@@ -74,7 +74,7 @@ def test_the_range_that_retention_removed_is_named_for_every_partition(
         transport.read(Partition(topic, partition), 5)
     told = told_of(transport)
     assert f"{topic}[0]@5 to 9 (5 offsets), {topic}[1]@5 to 24 (20 offsets): they were removed" in told.what
-    assert told.gone == {at(topic, 0, ""): 10, at(topic, 1, ""): 25}
+    assert told.gone == {src(topic, 0, ""): 10, src(topic, 1, ""): 25}
     assert "--skip-lost" in told.remedy
 
 
@@ -121,6 +121,14 @@ def test_a_partition_that_is_not_there_cannot_be_written(transport: KafkaPythonT
 
 def id_of(admin: KafkaAdminClient, topic: str) -> str:
     return str(admin.describe_topics([topic])[0]["topic_id"])
+
+
+def read_on(transport: KafkaPythonTransport, found: list[Record], enough: Callable[[], bool]) -> None:
+    def has_enough() -> bool:
+        found.extend(transport.poll(0.2))
+        return enough()
+
+    wait_until(has_enough, "enough is read")
 
 
 def vanish(transport: KafkaPythonTransport) -> tuple[list[Partition], list[Record]]:
@@ -194,11 +202,11 @@ def test_a_topic_read_by_its_id_is_gone_when_it_is_deleted(
     for place in (*places, lasting):
         transport.read(place, 0)
     found: list[Record] = []
-    wait_until(lambda: found.extend(transport.poll(0.2)) or len(found) == 10, "all is read")
+    read_on(transport, found, lambda: len(found) == 10)
     kafka_admin.delete_topics([topic])
     gone, _ = vanish(transport)
     publish(producer, other, 3)
-    wait_until(lambda: found.extend(transport.poll(0.2)) or len(found) == 13, "reading goes on")
+    read_on(transport, found, lambda: len(found) == 13)
     assert set(gone) == places
     assert {record.at for record in found[10:]} == {lasting}
 
@@ -214,7 +222,7 @@ def test_what_a_paused_reader_has_fetched_of_a_former_topic_is_not_of_the_presen
     try:
         transport.read(former, 0)
         first: list[Record] = []
-        wait_until(lambda: first.extend(transport.poll(0.2)) or len(first) >= 5, "some are read")
+        read_on(transport, first, lambda: len(first) >= 5)
         at_offset = len(first)
         recreate(kafka_admin, topic)
         for number in range(30):
@@ -223,7 +231,7 @@ def test_what_a_paused_reader_has_fetched_of_a_former_topic_is_not_of_the_presen
         present = Partition(topic, 0, id_of(kafka_admin, topic))
         transport.read(present, at_offset)
         found: list[Record] = []
-        wait_until(lambda: found.extend(transport.poll(0.2)) or len(found) >= 30 - at_offset, "all is read")
+        read_on(transport, found, lambda: len(found) >= 30 - at_offset)
     finally:
         transport.close()
     assert {record.topic_id for record in found} == {present.topic_id}

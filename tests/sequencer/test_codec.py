@@ -11,7 +11,7 @@ import pytest
 from engine_world import DOMAIN, configs, rows_of, run, same_rows
 from hypothesis import given, strategies as st
 from reference import Event, Item, change, events
-from sources import at
+from sources import src
 
 from totalorder.config import Settings
 from totalorder.errors import LimitExceeded, WireError
@@ -380,14 +380,15 @@ def test_a_stamp_with_enormous_names_gets_a_record_of_its_own(monkeypatch: pytes
 def test_parts_that_differ_in_what_they_have_in_common_are_refused() -> None:
     """The digest covers the last part's directory: a first part with fewer sources must not come through with it."""
     batch, records = many_parts()
-    for odd in (
-        {"sources": (*batch.sources[:-1], at("other"))},
+    odds: tuple[dict[str, Any], ...] = (
+        {"sources": (*batch.sources[:-1], src("other"))},
         {"sources": tuple(source._replace(topic_id="other") for source in batch.sources)},
         {"sources": batch.sources[::-1]},
         {"ends": tuple(end + 1 for end in batch.ends)},
         {"time_ms": 1},
         {"cut": 2},
-    ):
+    )
+    for odd in odds:
         other, *_ = encode_stamps(replace(batch, **odd), max_part_bytes=500)
         first = WireRecord(value=other.value, headers=records[0].headers)
         with pytest.raises(WireError, match="does not fit the first one of batch 1"):
@@ -395,7 +396,7 @@ def test_parts_that_differ_in_what_they_have_in_common_are_refused() -> None:
 
 
 sources = st.dictionaries(
-    st.builds(at, st.sampled_from(["a", "b", "été"]), st.integers(0, 2**31 - 1), st.sampled_from(["", "1", "2"])),
+    st.builds(src, st.sampled_from(["a", "b", "été"]), st.integers(0, 2**31 - 1), st.sampled_from(["", "1", "2"])),
     st.one_of(st.integers(0, 100), st.integers(0, 2**63 - 1)),
     max_size=8,
 )
@@ -411,15 +412,15 @@ def test_the_event_partitions_come_out_as_they_went_in(ends: dict[Source, int]) 
 
 
 def test_a_digest_covers_every_part_of_an_event_partition() -> None:
-    batch = replace(stamped([change("r", "T")]), sources=(at("a"), at("b", 1)), ends=(3, 4))
-    others = [
-        {"sources": (at("a"), at("b", 2))},
-        {"sources": (at("a"), at("b", 1, "again"))},
-        {"sources": (at("c"), at("b", 1))},
-        {"sources": (at("b", 1), at("a"))},
+    batch = replace(stamped([change("r", "T")]), sources=(src("a"), src("b", 1)), ends=(3, 4))
+    others: list[dict[str, Any]] = [
+        {"sources": (src("a"), src("b", 2))},
+        {"sources": (src("a"), src("b", 1, "again"))},
+        {"sources": (src("c"), src("b", 1))},
+        {"sources": (src("b", 1), src("a"))},
         {"ends": (3, 5)},
         {"ends": (4, 3)},
-        {"sources": (at("a"),), "ends": (3,)},
+        {"sources": (src("a"),), "ends": (3,)},
     ]
     assert len({batch.compute_digest(), *(replace(batch, **other).compute_digest() for other in others)}) == 8
 
@@ -427,14 +428,14 @@ def test_a_digest_covers_every_part_of_an_event_partition() -> None:
 @pytest.mark.parametrize(
     ("odd", "why"),
     [
-        ({"sources": (at("a"), at("a"))}, "there twice"),
-        ({"sources": (at("a", -1), at("b"))}, "number of a partition is out of range"),
-        ({"sources": (at("a", 2**31), at("b"))}, "number of a partition is out of range"),
+        ({"sources": (src("a"), src("a"))}, "there twice"),
+        ({"sources": (src("a", -1), src("b"))}, "number of a partition is out of range"),
+        ({"sources": (src("a", 2**31), src("b"))}, "number of a partition is out of range"),
         ({"ends": (-1, 0)}, "ends below 0"),
     ],
 )
 def test_event_partitions_that_cannot_be_are_refused(odd: dict[str, Any], why: str) -> None:
-    batch = replace(stamped([change("r", "T")]), sources=(at("a"), at("b")), ends=(0, 0))
+    batch = replace(stamped([change("r", "T")]), sources=(src("a"), src("b")), ends=(0, 0))
     assert feed(reader(), list(encode_stamps(batch.sealed())))
     with pytest.raises(WireError, match=why):
         feed(reader(), list(encode_stamps(replace(batch, **odd).sealed())))
@@ -442,7 +443,7 @@ def test_event_partitions_that_cannot_be_are_refused(odd: dict[str, Any], why: s
 
 def test_the_columns_of_event_partitions_may_hold_anything_and_are_refused() -> None:
     """Each byte of theirs with any value: what comes through gives the digest."""
-    batch = replace(stamped([change("r", "T")]), sources=(at("a"), at("b", 1)), ends=(3, 300)).sealed()
+    batch = replace(stamped([change("r", "T")]), sources=(src("a"), src("b", 1)), ends=(3, 300)).sealed()
     (record,) = encode_stamps(batch)
     directory, columns = raw_of(record)
     size = 2 * sum(directory["widths"][:3])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
-from sources import at
+from sources import src
 
 from totalorder.errors import WireError
 from totalorder.sequencer.control import (
@@ -19,7 +19,6 @@ from totalorder.sequencer.control import (
     Renewed,
     Repeated,
     Request,
-    Retire,
     Retired,
     Subscribe,
     Unsubscribe,
@@ -201,7 +200,7 @@ ANSWERS: list[Answer] = [
         continuous=True,
         clock={"T": 1, "X": 0, "Z": 7},
         ids={"T": 0, "X": 2, "Z": 1},
-        next_offsets={at("k"): 5},
+        next_offsets={src("k"): 5},
         stamps_ends={0: 1},
         stamps_partitions=4,
         min_subscriptions=1,

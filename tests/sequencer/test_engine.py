@@ -167,7 +167,9 @@ def test_a_grant_is_a_consistent_cut(items: list[Item], rng: random.Random) -> N
             assert answer.next_offsets == {
                 bare("all", partition): 1 + max(row.offset for row in before if row.partition == partition)
                 for partition in {row.partition for row in before}
-            } | {source: 0 for source in answer.next_offsets if source.partition not in {row.partition for row in before}}
+            } | {
+                source: 0 for source in answer.next_offsets if source.partition not in {row.partition for row in before}
+            }
         elif former:
             assert isinstance(answer, Ended)
             assert answer.clock == {topic: clock[topic] for topic in former}
@@ -222,7 +224,7 @@ def test_repeated_stale_and_malformed_requests_are_answered_and_change_nothing()
     answers = effects[0].answers
     assert [type(answer) for answer in answers] == [Grant, Repeated] + [Rejection] * 5
     assert [answer.g for answer in answers] == list(range(1, 8))
-    assert [answer.generation for answer in answers[2:]] == [1, 1, 0, 0, 1]
+    assert [answer.generation for answer in answers[2:]] == [1, 1, 0, 0, 1]  # type: ignore[union-attr]
     assert "generation 1 does not follow" in answers[2].reason  # type: ignore[union-attr]
     assert "version 2" in answers[6].reason  # type: ignore[union-attr]
     assert states[0].cold.subscriptions["r"].generation == 1

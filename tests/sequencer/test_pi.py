@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from engine_world import DOMAIN, configs
 from reference import Logged, reference_order
-from sources import at
+from sources import src
 
 from totalorder.errors import Contradiction
 from totalorder.sequencer.batch import Batch, Row
@@ -18,8 +18,8 @@ from totalorder.sequencer.pi import Records, misplaced, order_of, ranked
 from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
 
 CONTROL = Source(f"{DOMAIN}.control", "id", 0)
-SOURCES = (CONTROL, *(at(topic, partition) for topic in "ab" for partition in range(2)))
-LATER = (at("Z"), at("c"), at("a", 0, "again"), at("Z", 1, "again"))
+SOURCES = (CONTROL, *(src(topic, partition) for topic in "ab" for partition in range(2)))
+LATER = (src("Z"), src("c"), src("a", 0, "again"), src("Z", 1, "again"))
 
 
 @dataclass
@@ -34,7 +34,10 @@ class Published:
     @property
     def records(self) -> Records:
         places = {source: place for place, source in enumerate(self.cut.sources)}
-        columns = [(places[Source(row.kafka_topic, row.topic_id, row.partition)], row.offset, row.timestamp_ms) for row in self.logged]
+        columns = [
+            (places[Source(row.kafka_topic, row.topic_id, row.partition)], row.offset, row.timestamp_ms)
+            for row in self.logged
+        ]
         source, offset, timestamp_ms = np.array(columns, dtype=np.int64).reshape(-1, 3).T
         return Records(source=source, offset=offset, timestamp_ms=timestamp_ms)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
-from sources import at
+from sources import src
 
 from totalorder.errors import SettingsError, WireError
 from totalorder.sequencer import receipts as module
@@ -78,7 +78,7 @@ def some(count: int = 3) -> Receipts:
         id="s",
         nonce="n",
         topics=("T", "X"),
-        sources=(at("T", 0), at("X", 1)),
+        sources=(src("T", 0), src("X", 1)),
         generation=up * 0 + 1,
         sequence=up,
         topic=up % 2,
@@ -127,10 +127,10 @@ def test_no_deliveries_make_no_record() -> None:
         ({"nonce": ""}, "not usable"),
         ({"topics": ("T", "")}, "topics"),
         ({"topics": ("T",)}, "topic is out of range"),
-        ({"sources": (at("T"), at("X", -1))}, "no event partition"),
-        ({"sources": (at("T"), at("X", 2**31))}, "no event partition"),
-        ({"sources": (at("T"), at("X", 1, "i" * 65))}, "no event partition"),
-        ({"sources": (at("T"),)}, "source is out of range"),
+        ({"sources": (src("T"), src("X", -1))}, "no event partition"),
+        ({"sources": (src("T"), src("X", 2**31))}, "no event partition"),
+        ({"sources": (src("T"), src("X", 1, "i" * 65))}, "no event partition"),
+        ({"sources": (src("T"),)}, "source is out of range"),
         ({"generation": ints([0, 1, 1])}, "generation is out of range"),
         ({"generation": ints([2, 2, 1])}, "generation falls"),
         ({"sequence": ints([0, 1, 2])}, "sequence is out of range"),
@@ -223,7 +223,13 @@ def forged(directory: object, batches: int = 1, **columns: pa.Array) -> bytes:
     return packed(sink.getvalue().to_pybytes())
 
 
-DIRECTORY = {"domain": "d", "id": "s", "nonce": "n", "topics": ["T", "X"], "sources": [["T", "id-T", 0], ["X", "id-X", 1]]}
+DIRECTORY = {
+    "domain": "d",
+    "id": "s",
+    "nonce": "n",
+    "topics": ["T", "X"],
+    "sources": [["T", "id-T", 0], ["X", "id-X", 1]],
+}
 json_values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=5), inner, max_size=4)),

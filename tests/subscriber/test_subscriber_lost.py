@@ -87,7 +87,8 @@ def test_a_hole_within_a_partition_is_told_at_its_place() -> None:
     log = world.kafka.logs[Partition("a", 1)]
     del log[7:9]
     events = everything(world.subscriber("ab", lost="skip"))
-    assert [place(e) for e in events if e.tag == "lost" and e.partition == 1] == [(at(world, "a", 1), 7), (at(world, "a", 1), 8)]
+    source = at(world, "a", 1)
+    assert [place(e) for e in events if e.tag == "lost" and e.partition == 1] == [(source, 7), (source, 8)]
 
 
 def test_with_m_2_nothing_is_skipped() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
-from sources import at
+from sources import src
 
 from totalorder.sequencer.control import Answer, Ended, Grant
 from totalorder.sequencer.delivery import Delivery
@@ -42,7 +42,7 @@ def stamped(
     starts = np.cumsum([0] + [len(each) for each in entries])
     frontier = dict(next_offsets or {})
     for row in ordered:
-        frontier[at(row[0])] = max(frontier.get(at(row[0]), 0), row[3] + 1)
+        frontier[src(row[0])] = max(frontier.get(src(row[0]), 0), row[3] + 1)
     sources = tuple(frontier)
 
     def ints(values: Any) -> Any:
@@ -66,7 +66,7 @@ def stamped(
             topic=ints(topic_id(row[0]) for row in ordered),
             n=ints(row[1] for row in ordered),
             g=ints(row[2] for row in ordered),
-            source=ints(sources.index(at(row[0])) for row in ordered),
+            source=ints(sources.index(src(row[0])) for row in ordered),
             offset=ints(row[3] for row in ordered),
             crc=ints(0 for _ in ordered),
             keyframe=np.zeros(len(ordered), dtype=np.bool_),
@@ -139,7 +139,7 @@ def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Pos
         topics={topic_id(name): name for name in topics},
         clock=dict.fromkeys(map(topic_id, topics), 0),
         pending=(),
-        sources={at(name): 0 for name in topics},
+        sources={src(name): 0 for name in topics},
         stamps={number: StampsMark(offset=BEGIN, batch=1) for number in range(partitions)},
         stamps_partitions=partitions,
         min_subscriptions=m,
@@ -149,7 +149,7 @@ def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Pos
 
 def event(machine: Delivery, topic: str, offset: int) -> list[Effect]:
     """An event of the Kafka topic of the topic's name."""
-    return machine.event(source=at(topic), offset=offset, topic=topic, crc=0, handle=(topic, offset))
+    return machine.event(source=src(topic), offset=offset, topic=topic, crc=0, handle=(topic, offset))
 
 
 class Feed:
@@ -171,11 +171,11 @@ class Feed:
     def granted(cls, topics: Sequence[str], *, m: int = 1, **arguments: Any) -> Self:
         """One that was granted these topics at g = 1, before any event."""
         feed = cls(m=m, **arguments)
-        feed.grant = grant(topics, g=1, clock=dict.fromkeys(topics, 0), next_offsets={at(t): 0 for t in topics}, m=m)
+        feed.grant = grant(topics, g=1, clock=dict.fromkeys(topics, 0), next_offsets={src(t): 0 for t in topics}, m=m)
         feed.answer(feed.grant)
         if "max_buffered" in arguments:
             feed = cls(m=m, **arguments)
-            feed.answer(grant(topics, g=1, clock=dict.fromkeys(topics, 0), next_offsets={at(topics[0]): 0}, m=m))
+            feed.answer(grant(topics, g=1, clock=dict.fromkeys(topics, 0), next_offsets={src(topics[0]): 0}, m=m))
         return feed
 
     grant: Grant

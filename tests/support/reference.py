@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from totalorder.sequencer.stamps import KafkaTopic
+
 
 @dataclass(frozen=True)
 class Event:
@@ -65,7 +67,7 @@ class Logged(NamedTuple):
 
 
 def reference_order(
-    records: Sequence[Logged], *, time_ms: int, topic_order: Sequence[str], ranks: Mapping[tuple[str, str], int]
+    records: Sequence[Logged], *, time_ms: int, topic_order: Sequence[str], ranks: Mapping[KafkaTopic, int]
 ) -> list[Logged]:
     """The records in the order of pi. `ranks` are by name and id of the Kafka topic.
 
@@ -78,7 +80,7 @@ def reference_order(
         return min(time_ms, max(other.timestamp_ms for other in same))
 
     def key(record: Logged) -> tuple[int, ...]:
-        name, incarnation = record.kafka_topic, (record.kafka_topic, record.topic_id)
+        name, incarnation = record.kafka_topic, KafkaTopic(record.kafka_topic, record.topic_id)
         preference = [*topic_order, name].index(name)  # none: behind all that are in the list
         topic = (preference, ranks[incarnation]) if incarnation in ranks else (-1, -1)
         return (record.slice, tau(record), *topic, record.partition, record.offset)

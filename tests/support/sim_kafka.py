@@ -39,7 +39,7 @@ class SimKafka:
         del self.topics[topic], self.ids[topic]
         for known in (self.logs, self.ends, self.begins):
             for partition in [partition for partition in known if partition.topic == topic]:
-                del known[partition]  # type: ignore[attr-defined]
+                del known[partition]
 
     def has(self, partition: Partition) -> bool:
         """Whether the topic is there, and is the one of the id."""

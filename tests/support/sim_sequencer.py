@@ -13,7 +13,7 @@ from totalorder.sequencer.codec import encode_stamps
 from totalorder.sequencer.control import Ended, Grant, answer_key, encode_answer
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.subscriber.naming import topic_of
 from totalorder.subscriber.transport import Partition, Record
 
@@ -243,7 +243,7 @@ def naive_pi(batches: Sequence[Cut], control: str, topic_by: str, expired: Mappi
 
     `expired` says how many leases ran out at the start of each batch (by index): each takes a position.
     """
-    ranks: dict[tuple[str, str], int] = {}
+    ranks: dict[KafkaTopic, int] = {}
     g = 0
     items = []
     for index, cut in enumerate(batches):
@@ -253,7 +253,7 @@ def naive_pi(batches: Sequence[Cut], control: str, topic_by: str, expired: Mappi
             for slice_, records in enumerate(cut.slices)
             for record in records
         }
-        topics = {(record.topic, record.topic_id) for record in batch.values() if record.topic != control}
+        topics = {KafkaTopic(record.topic, record.topic_id) for record in batch.values() if record.topic != control}
         for topic in sorted(topics - ranks.keys()):
             ranks[topic] = len(ranks)
         for place in reference_order(list(batch), time_ms=cut.time_ms, topic_order=cut.topic_order, ranks=ranks):

@@ -3,7 +3,7 @@
 from totalorder.sequencer.stamps import Source
 
 
-def at(topic: str, partition: int = 0, topic_id: str | None = None) -> Source:
+def src(topic: str, partition: int = 0, topic_id: str | None = None) -> Source:
     """A partition of the Kafka topic of this name; without an id, of the first of that name: `a` with id `id-a`."""
     return Source(topic, f"id-{topic}" if topic_id is None else topic_id, partition)
 
