@@ -321,14 +321,14 @@ class Session:
         self._throttle()
         self._moved.clear()
         records = self._records(timeout_s)
+        gone = [at for at in self._transport.vanished() if self._event_partitions.pop(at.source, None) is not None]
         for record in records:
             if not self._moved or record.at not in self._moved:
                 self._dispatch(record)
         # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
         records.clear()
-        for partition in self._transport.vanished():
-            if self._event_partitions.pop(partition.source, None) is not None:
-                self._apply(self._machine.gone(partition.source, GONE))
+        for partition in gone:
+            self._apply(self._machine.gone(partition.source, GONE))
 
     def _records(self, timeout_s: float) -> list[Record]:
         """What has come; where events are lost and that is to be borne, reading goes on behind them."""

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from delivery_world import BEGIN, Feed, positioned, stamped
@@ -12,7 +13,7 @@ from totalorder.errors import EventsLost
 from totalorder.sequencer.chain import StampsPartition
 from totalorder.sequencer.control import Retired
 from totalorder.sequencer.delivery import GONE
-from totalorder.sequencer.delivery_effects import Effect, PauseEvents, ReadEvents, StopEvents
+from totalorder.sequencer.delivery_effects import Effect, PauseEvents, ReadEvents, ResumeEvents, StopEvents
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import SavedPosition, StampsMark, decode_saved, encode_saved
 from totalorder.sequencer.stamps import Source
@@ -22,17 +23,8 @@ OLD, NEW = src("a"), src("a", 0, "again")
 
 
 def retired(source: Source, g: int) -> Retired:
-    return Retired(
-        id="job",
-        nonce="n",
-        g=g,
-        offset=7,
-        topic=source.topic,
-        topic_id=source.topic_id,
-        lost={},
-        batch=1,
-        incarnation=1,
-    )
+    who: dict[str, Any] = {"id": "job", "nonce": "n", "batch": 1, "incarnation": 1}
+    return Retired(**who, g=g, offset=7, topic=source.topic, topic_id=source.topic_id, lost={})
 
 
 def new_event(feed: Feed, offset: int) -> list[Effect]:
@@ -138,7 +130,7 @@ def test_events_that_are_forgotten_make_room() -> None:
     feed.answer(retired(OLD, 3))
     feed.events(("a", 0), ("a", 1))
     assert feed.last_effects == [PauseEvents(source=OLD)]
-    feed.stamps(("a", 1, 2, 4, {}), control_g=3, g=3)
+    assert ResumeEvents(source=OLD) in feed.stamps(("a", 1, 2, 4, {}), control_g=3, g=3)
     assert feed.events(("a", 4)) == [("a", 1)]
 
 

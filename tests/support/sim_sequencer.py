@@ -10,7 +10,7 @@ from sim_kafka import SimKafka
 
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Ended, Grant, answer_key, encode_answer
+from totalorder.sequencer.control import Ended, Grant, Retire, answer_key, encode_answer, encode_request
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.stamps import KafkaTopic, Source
@@ -95,6 +95,8 @@ class SimSequencer:
     """What others do while a look is under way."""
     answers: list[Grant | Ended] = field(default_factory=list)
     """All that changed a subscription, whatever became of the log of grants."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Kafka's ids of the event topics that are read."""
     planned: Cut | None = None
     """The write-ahead log: a batch that was begun and not committed runs again as it was."""
 
@@ -120,6 +122,21 @@ class SimSequencer:
             )
             for shard in range(self.domain.shards)
         ]
+
+    def retire(self) -> None:
+        """Asks for the end of each topic that Kafka has no longer, and reads what has its name now."""
+        for topic in self.event_topics:
+            former, present = self.ids.get(topic, ""), self.kafka.ids.get(topic, "")
+            if former != present:
+                self.ids[topic] = present
+            if former not in ("", present):
+                ends = [end for look in self.remembered for end in look.ends.items()]
+                seen: dict[int, int] = {}
+                for partition, end in ends:
+                    if (partition.topic, partition.topic_id) == (topic, former):
+                        seen[partition.number] = max(end, seen.get(partition.number, 0))
+                request = Retire(id="job", nonce="n", topic=topic, topic_id=former, seen=seen)
+                self.kafka.append(Partition(self.names.control, 0), value=encode_request(request))
 
     def look(self) -> None:
         """Asks for the end of one partition after the other. A look at which nothing had moved tells nothing."""
