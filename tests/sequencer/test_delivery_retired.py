@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from delivery_world import BEGIN, Feed, positioned, stamped
+from delivery_world import BEGIN, Feed, Row, positioned, stamped
 from sources import src
 
 from totalorder.errors import EventsLost
@@ -34,7 +34,7 @@ def new_event(feed: Feed, offset: int) -> list[Effect]:
 
 def new_stamps(feed: Feed, *places: tuple[int, int, int], **fields: object) -> list[Effect]:
     """Stamps (n, g, offset) of the topic that was made again."""
-    rows = [("a", n, g, offset, {}) for n, g, offset in places]
+    rows: list[Row] = [("a", n, g, offset, {}) for n, g, offset in places]
     made = stamped(rows, partition=0, batch=len(feed.log) + 2, previous=feed.last.digest, **fields)  # type: ignore[arg-type]
     ends = {NEW if source == OLD else source: end for source, end in made.next_offsets.items()}
     made = replace(made, sources=tuple(ends), ends=tuple(ends.values())).sealed()

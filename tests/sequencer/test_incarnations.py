@@ -42,7 +42,7 @@ class Twin:
         self, rows: Sequence[Row], requests: dict[int, Retire], order: Sequence[str]
     ) -> tuple[list[tuple[int, str, int, Source, int]], list[Answer], int]:
         """Stamps as (g, topic, n, source, offset), answers, and how many events were late."""
-        stamps, answers, late = [], [], 0
+        stamps, answers, late = [], list[Answer](), 0
         of = {(row.kafka_topic, row.topic_id, row.partition, row.offset): row for row in rows}
         fresh = {KafkaTopic(row.kafka_topic, row.topic_id) for row in rows} - self.ranks.keys() - {CONTROL}
         self.number(sorted(fresh))
