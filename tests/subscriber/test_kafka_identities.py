@@ -36,7 +36,7 @@ class Asked:
         self.consumers.append(Consumer())
         return self.consumers[-1]
 
-    def told(self, after_s: float = 0.0, **present: str) -> list[Partition]:
+    def told(self, after_s: float = 0.0, /, **present: str) -> list[Partition]:
         """Kafka has these ids, and no other topic; what is gone then."""
         self.now += after_s
         self.by_id.compare({"a", "b"}, present)
@@ -115,6 +115,8 @@ def test_a_former_topic_that_is_asked_for_later_does_not_take_the_place_of_the_p
     asked.by_id.read(OLD, 3)
     asked.by_id.pause(OLD)
     asked.by_id.stop(OLD)
+    for change in (asked.by_id.pause, asked.by_id.resume, asked.by_id.stop):
+        change(OLD)
     assert asked.told(a="2") == []
     assert asked.reader.next == {PLACE: 0}
     assert not asked.reader.is_paused(PLACE)
