@@ -43,8 +43,9 @@ class StampsPartition:
     complete_batch: int = 0
     """Nothing is owed of any batch before, and this one's rows are taken."""
     frontier: dict[Source, int] = field(default_factory=dict)
-    """The next offsets of event partitions at the end of the last released batch, as far as batches that were released
-    here have told them."""
+    """The next offsets of event partitions at the end of the last released batch, as far as batches have told them."""
+    skipped: int = 0
+    """The last batch before those that are read here."""
     repeated: int = 0
     _marks: deque[BatchMark] = field(default_factory=deque)
     _done: tuple[int, str] = (0, "")
@@ -71,6 +72,7 @@ class StampsPartition:
 
     def _continue(self, mark: StampsMark) -> None:
         self.complete_batch, self._last = mark.batch, (mark.batch, mark.digest, 0)
+        self.skipped = mark.batch
 
     def stop(self) -> None:
         """Nothing more is read. Batches that are not released hold no row that is owed."""
@@ -143,6 +145,14 @@ class StampsPartition:
         """All rows of a released batch are taken: the frontier moves."""
         self.complete_g, self.complete_batch = batch.g, batch.batch
         self.frontier |= batch.next_offsets
+
+    def learn(self, batch: StampedBatch) -> None:
+        """Another partition has released a batch. All partitions of a batch advance the same event partitions: where
+        it was not read here, it tells this frontier too.
+        """
+        if batch.batch <= self.skipped:
+            told = batch.next_offsets.items()
+            self.frontier |= {source: max(end, self.frontier.get(source, 0)) for source, end in told}
 
     def resume_mark(self) -> StampsMark:
         """Where a later process must read on: the oldest batch with a row that is not acknowledged."""

@@ -440,10 +440,8 @@ def _sources(columns: Mapping[str, Ints], kafka_topics: Any) -> tuple[Source, ..
         raise ValueError("the number of a partition is out of range")
     if columns["end"].min(initial=0) < 0:
         raise ValueError("a partition ends below 0")
-    sources = tuple(
-        Source(topics[at].name, topics[at].topic_id, part)
-        for at, part in zip(place.tolist(), partition.tolist(), strict=True)
-    )
+    each = zip(place.tolist(), partition.tolist(), strict=True)
+    sources = tuple(Source(topics[at].name, topics[at].topic_id, part) for at, part in each)
     if len(set(sources)) < len(sources):
         raise ValueError("an event partition is there twice")
     return sources

@@ -435,6 +435,10 @@ def _read_grant(record: dict[str, Any]) -> None:
         raise ValueError("ids are missing")
 
 
+def _is_source(source: Source) -> bool:
+    return isinstance(source.topic, str) and isinstance(source.topic_id, str) and type(source.partition) is int
+
+
 def _lost(first: object, end: object) -> tuple[int, int]:
     if type(first) is not int or type(end) is not int or not 0 <= first < end:
         raise ValueError("what is lost is no range of offsets")
@@ -448,8 +452,8 @@ def _check_types(record: Mapping[str, Any]) -> None:
     for name in ("id", "nonce", "topic", "topic_id"):
         if name in record and not isinstance(record[name], str):
             raise ValueError(f"{name} is not text")
-    if any(not isinstance(text, str) for source in record.get("next_offsets", ()) for text in source[:2]):
-        raise ValueError("an event partition has no name or no id")
+    if not all(_is_source(source) for source in record.get("next_offsets", ())):
+        raise ValueError("an event partition has no name, id or number")
     for name in ("clock", "ids", "next_offsets", "stamps_ends"):
         counts: Iterable[object] = record[name].values() if name in record else ()
         if any(type(count) is not int or count < 0 for count in counts):

@@ -24,6 +24,10 @@ is empty and the partition not paused. In e's stamps partition the rows of earli
 delivered; so e's row is there, or the partition has no waiting row and is not paused. An event partition that is seen
 for the first time waits until all stamps are known through the batch of its first offset, which is e's or one before:
 rows that wait elsewhere have a larger g than e, so what is paused for them has come through that batch.
+
+A Kafka topic may be deleted, and created again as another one. What is owed of one that is gone is lost; nothing owed,
+nothing happens. Once stamps are complete through the position at which a topic was retired (`Retired`), whatever of it
+has no stamp will have none: it is forgotten, and the topic's partitions are read no longer than something is owed.
 """
 
 import heapq
@@ -37,7 +41,7 @@ import numpy.typing as npt
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, LimitExceeded
 from totalorder.sequencer.chain import BatchMark, StampsPartition
-from totalorder.sequencer.control import Answer, Ended, Grant
+from totalorder.sequencer.control import Answer, Ended, Grant, Retired
 from totalorder.sequencer.delivery_effects import (
     Deliver,
     Effect,
@@ -55,7 +59,7 @@ from totalorder.sequencer.delivery_effects import (
 )
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import Position, StampsMark, partitions_of
-from totalorder.sequencer.stamps import Source, Stamp, StampedBatch
+from totalorder.sequencer.stamps import KafkaTopic, Source, Stamp, StampedBatch
 from totalorder.sequencer.switches import Switch, switch_of
 
 Ints = npt.NDArray[np.int64]
@@ -63,6 +67,8 @@ GO_ON_WITHOUT = (
     'lost="skip" (--skip-lost) goes on and marks each event that is lost, unless min_subscriptions = 2; '
     'start="new" (--new) gives up all that is owed'
 )
+GONE = 2**63 - 1
+"""Behind all offsets: of a topic that Kafka has no longer, nothing is left below."""
 MAX_UNACKNOWLEDGED = 1_000_000
 """More than this delivered and not acknowledged means that the application forgot to acknowledge."""
 
@@ -100,6 +106,10 @@ class _EventPartition:
     ready_batch: int = 0
     """0, or the batch through which all stamps must be known before the first offset to read is certain."""
     paused: bool = False
+    rows: int = 0
+    """Stamps that wait for its events."""
+    closed: bool = False
+    """Whether nothing more of it will be stamped."""
     queue: deque[_Held] = field(default_factory=deque)
 
 
@@ -172,6 +182,9 @@ class Delivery:
         """The partitions that hold the stamps of the set in force."""
         self._sources: dict[Source, _EventPartition] = {}
         self._unready: set[Source] = set()
+        self._retiring: dict[KafkaTopic, int] = {}
+        """By topic the position behind which none of it is stamped, until all stamps through there are known."""
+        self._closed: set[Source] = set()
         self._rows: dict[tuple[Source, int], _Row] = {}
         self._waiting: dict[int, deque[_Row]] = {}
         self._todo: set[int] = set()
@@ -201,6 +214,8 @@ class Delivery:
         self._answers_g = max(self._answers_g, answer.g)
         if not self._dropped and isinstance(answer, Grant | Ended) and answer.id == self._id:
             self._take_link(answer)
+        elif isinstance(answer, Retired):
+            self._retiring[KafkaTopic(answer.topic, answer.topic_id)] = answer.g
         self._advance()
         return self._flush()
 
@@ -236,7 +251,10 @@ class Delivery:
         return self._flush()
 
     def gone(self, source: Source, offset: int) -> list[Effect]:
-        """Kafka has nothing below `offset` of an event partition any longer; the next record lies there or behind."""
+        """Kafka has nothing below `offset` of an event partition any longer; the next record lies there or behind.
+
+        With `GONE` its topic is not there any more, or is another one under the same name.
+        """
         state = self._sources.get(source)
         if self._over or state is None or offset <= state.received_to:
             return []
@@ -347,6 +365,8 @@ class Delivery:
         for source, acked_to in self._acked.sources.items():
             known = min((frontier.get(source, 0) for frontier in frontiers), default=0)
             owed = self._owed_offsets.get(source)
+            if source in self._closed and not owed:
+                continue
             offsets[source] = max(acked_to, min(known, owed[0]) if owed else known)
         return offsets
 
@@ -580,6 +600,8 @@ class Delivery:
                 for stamp in batch.rows.plain(np.flatnonzero(np.isin(batch.rows.topic, self._wanted))):
                     self._take_row(part, batch, mark, stamp)
                 part.complete(batch)
+                for other in self._parts.values():
+                    other.learn(batch)
                 moved = True
             if moved:
                 self._regulate(part)
@@ -595,6 +617,7 @@ class Delivery:
         if place in self._rows:
             raise self._contradicts(f"{_place(*place)} is stamped twice, as g {self._rows[place].g} and {g}")
         self._find_event(source, offset, batch.batch)
+        self._sources[source].rows += 1
         gates = [entry for entry in entries if entry[0] in in_force and entry[0] != topic]
         row = _Row(topic, n, g, source, offset, crc, gates, part, mark)
         self._rows[place] = row
@@ -650,8 +673,31 @@ class Delivery:
         for source in [source for source in self._unready if self._sources[source].ready_batch <= through]:
             self._unready.discard(source)
             self._sources[source].ready_batch = 0
+        self._close_retired()
         for source, state in self._sources.items():
             self._new_head(source, state)
+
+    def _close_retired(self) -> None:
+        """Forgets what has no stamp of topics of which nothing more will be stamped."""
+        if not self._retiring:
+            return
+        through = min((part.complete_g for part in self._parts.values() if part.reading), default=0)
+        over = {topic for topic, g in self._retiring.items() if g <= through}
+        self._retiring = {topic: g for topic, g in self._retiring.items() if g > through}
+        for source in [source for source in self._sources if source.kafka_topic in over]:
+            state = self._sources[source]
+            state.closed = True
+            state.queue = deque(held for held in state.queue if (source, held.offset) in self._rows)
+            self._resume(source, state)
+            self._stop_closed(source, state)
+
+    def _stop_closed(self, source: Source, state: _EventPartition) -> None:
+        """Reads a partition no longer of which all is delivered that will ever be stamped."""
+        if state.closed and not state.rows:
+            del self._sources[source]
+            self._unready.discard(source)
+            self._closed.add(source)
+            self._effects.append(StopEvents(source=source))
 
     def _check_domain(self, batch: StampedBatch) -> None:
         found = (batch.domain, batch.partitions, batch.min_subscriptions)
@@ -693,6 +739,8 @@ class Delivery:
 
     def _is_owed(self, topic: int, source: Source, offset: int, state: _EventPartition) -> bool:
         """Whether an event is, or may turn out to be, one that a set of the chain is owed."""
+        if state.closed and (source, offset) not in self._rows:
+            return False
         if topic in self._topics and offset >= state.delivered_to:
             return True
         return any(topic in switch.topics and offset >= switch.next_offsets.get(source, 0) for switch in self._switches)
@@ -725,13 +773,20 @@ class Delivery:
             self._check_event(row, state.queue[0])
             return True
         if state.received_to > row.offset and not self.skips_lost:
-            found = state.queue[0].offset if state.queue else state.received_to
-            raise EventsLost(
-                f"{_place(row.source, row.offset)} of topic {self._names[row.topic]!r} is stamped (g {row.g}, "
-                f"n {row.n}), but Kafka has it no longer: reading went on at {found}",
-                remedy=f"Raise the retention of the topic. {GO_ON_WITHOUT}",
-            )
+            raise self._is_lost(row, state)
         return state.received_to > row.offset
+
+    def _is_lost(self, row: _Row, state: _EventPartition) -> EventsLost:
+        found = state.queue[0].offset if state.queue else state.received_to
+        why, remedy = f"reading went on at {found}", "Raise the retention of the topic"
+        if state.received_to == GONE:
+            why = f"the Kafka topic {row.source.topic} with id {row.source.topic_id} was deleted, or created again"
+            remedy = "Delete a topic once all subscribers have what was stamped of it"
+        return EventsLost(
+            f"{_place(row.source, row.offset)} of topic {self._names[row.topic]!r} is stamped (g {row.g}, n {row.n}), "
+            f"but Kafka has it no longer: {why}",
+            remedy=f"{remedy}. {GO_ON_WITHOUT}",
+        )
 
     def _check_event(self, row: _Row, held: _Held) -> None:
         if held.topic != row.topic:
@@ -820,6 +875,7 @@ class Delivery:
         lost = not state.queue or state.queue[0].offset > row.offset
         handle = None if lost else state.queue.popleft().handle
         state.delivered_to = row.offset + 1
+        state.rows -= 1
         self._waiting[row.topic].popleft()
         del self._rows[row.source, row.offset]
         self._clock[row.topic] = row.n
@@ -843,6 +899,7 @@ class Delivery:
             self._todo |= freed
         self._new_head(row.source, state)
         self._resume(row.source, state)
+        self._stop_closed(row.source, state)
         row.partition.waiting -= 1
         self._regulate(row.partition)
 

@@ -14,10 +14,13 @@ class Event(NamedTuple):
     timestamp writes for the subscription's other topics. `tag` is "redelivered" when a former process may have
     delivered it without acknowledging it, and "lost" when it stands for one that Kafka has no longer: then there is no
     key, value or header, and the time is -1. `sequence` counts this process's deliveries: 1, 2, 3 …
+    `topic_id` is Kafka's id of `kafka_topic`: a topic that is deleted and created again has another, and begins with
+    offset 0 once more.
     """
 
     topic: str
     kafka_topic: str
+    topic_id: str
     partition: int
     offset: int
     key: bytes | None
@@ -35,12 +38,13 @@ class Event(NamedTuple):
         """The event of a Deliver effect whose handle is the Kafka record, None for one that is lost."""
         record = effect.handle
         if record is None:
-            record = Record(*effect.source, effect.offset, None, None, (), -1)
+            record = Record(effect.source.topic, effect.source.partition, effect.offset, None, None, (), -1)
         assert isinstance(record, Record)
         return cls(
             topic=effect.topic,
-            kafka_topic=record.topic,
-            partition=record.partition,
+            kafka_topic=effect.source.topic,
+            topic_id=effect.source.topic_id,
+            partition=effect.source.partition,
             offset=record.offset,
             key=record.key,
             value=record.value,

@@ -2,15 +2,14 @@
 
 from collections.abc import Collection, Mapping
 
-from kafka import TopicPartition
-
 from totalorder.errors import EventsLost
 from totalorder.sequencer.delivery import GO_ON_WITHOUT
+from totalorder.subscriber.transport import Partition
 
 GO_ON = 'start="new" (--new) begins at the present and gives up all that is owed, of every topic'
 _PLACES_SHOWN = 5
 
-Offsets = Mapping[TopicPartition, int]
+Offsets = Mapping[Partition, int]
 
 
 def removed(positions: Offsets, begins: Offsets) -> EventsLost | None:
@@ -22,7 +21,7 @@ def removed(positions: Offsets, begins: Offsets) -> EventsLost | None:
     return EventsLost(
         f"Kafka no longer has {_shown(ranges)}: they were removed before they were read",
         remedy=f"Raise the retention of the topic. {GO_ON_WITHOUT}",
-        gone={(at.topic, at.partition): begin for at, _, begin in lost},
+        gone={at.source: begin for at, _, begin in lost},
     )
 
 
@@ -58,8 +57,8 @@ def unreadable(positions: Offsets, error: Exception) -> EventsLost:
     )
 
 
-def _place(at: TopicPartition, offset: int) -> str:
-    return f"{at.topic}[{at.partition}]@{offset}"
+def _place(at: Partition, offset: int) -> str:
+    return f"{at.topic}[{at.number}]@{offset}"
 
 
 def _shown(places: list[str]) -> str:

@@ -26,6 +26,7 @@ from totalorder.kafka_connections import failure_of
 from totalorder.kafka_errors import is_outage, raise_for_code
 from totalorder.kafka_settings import check_settings
 from totalorder.subscriber import kafka_losses
+from totalorder.subscriber.kafka_identities import Identities
 from totalorder.subscriber.kafka_reader import Reader
 from totalorder.subscriber.outage import Outage
 from totalorder.subscriber.transport import Partition, Record
@@ -44,6 +45,8 @@ of a fetch whose records came just before it is sent: they are not asked for unt
 _SLICE_S = 0.05
 """How often events are fetched that come one by one: a fetch for each would keep client and broker busy, and they wait
 for their stamps, which take longer and are fetched at once."""
+_IDENTIFY_S = 2.0
+"""How often Kafka is asked whether it still has the topics that are read by their ids, when no records come of them."""
 _MANY_BYTES = 1 << 16
 _UNREADABLE = (CorruptRecordError, UnsupportedCodecError)
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
@@ -86,6 +89,13 @@ class KafkaPythonTransport:
             self._first = Reader(client(kafka_clients.consumer, prompt_at_once, **consuming))
             self._others = Reader(client(kafka_clients.consumer, leisurely, **consuming))
             self._readers = (self._first, self._others)
+            another: dict[str, Any] = {"connect_timeout_s": _ANSWER_S, **consuming}
+            self._by_id = Identities(
+                self._others,
+                lambda: kafka_clients.consumer(bootstrap_servers, leisurely, **another),
+                time.monotonic,
+            )
+            self._identify_at = -math.inf
             self._admin = client(kafka_clients.admin, settings, request_timeout_ms=round(_ANSWER_S * 1000))
             self._producer = client(
                 kafka_clients.producer,
@@ -99,6 +109,7 @@ class KafkaPythonTransport:
         self._closed = False
 
     def _reader(self, topic: str) -> Reader:
+        """What reads a topic that is read by its name alone."""
         return self._first if topic in self._prompt else self._others
 
     # --- questions ----------------------------------------------------------------------------------------------------
@@ -119,9 +130,10 @@ class KafkaPythonTransport:
 
     def _offsets(self, partitions: Collection[Partition], spec: OffsetSpec) -> dict[Partition, int]:
         """Of committed records. A consumer's question would wait behind its fetch, which the broker holds for long."""
-        wanted = {TopicPartition(*partition): spec for partition in partitions}
-        found = self._admin.list_partition_offsets(wanted, "read_committed") if wanted else {}
-        return {Partition(*at): place.offset for at, place in found.items()}
+        wanted = {_place(partition): partition for partition in partitions}
+        asked = dict.fromkeys(wanted, spec)
+        found = self._admin.list_partition_offsets(asked, "read_committed") if asked else {}
+        return {wanted[at]: place.offset for at, place in found.items()}
 
     def _described(self, topics: Collection[str]) -> dict[str, Any]:
         """Those of the topics that exist, as kafka-python describes them."""
@@ -162,30 +174,44 @@ class KafkaPythonTransport:
 
     def read(self, partition: Partition, offset: int) -> None:
         """See Transport."""
-        self._reader(partition.topic).read(TopicPartition(*partition), offset)
+        if partition.topic_id:
+            self._by_id.read(partition, offset)
+        else:
+            self._reader(partition.topic).read(_place(partition), offset)
 
     def stop(self, partition: Partition) -> None:
         """See Transport."""
-        self._reader(partition.topic).stop(TopicPartition(*partition))
+        if partition.topic_id:
+            self._by_id.stop(partition)
+        else:
+            self._reader(partition.topic).stop(_place(partition))
 
     def pause(self, partition: Partition) -> None:
         """See Transport."""
-        self._reader(partition.topic).pause(TopicPartition(*partition))
+        if partition.topic_id:
+            self._by_id.pause(partition)
+        else:
+            self._reader(partition.topic).pause(_place(partition))
 
     def resume(self, partition: Partition) -> None:
         """See Transport."""
-        self._reader(partition.topic).resume(TopicPartition(*partition))
+        if partition.topic_id:
+            self._by_id.resume(partition)
+        else:
+            self._reader(partition.topic).resume(_place(partition))
 
     def position(self, partition: Partition) -> int:
         """See Transport."""
         try:
-            return self._reader(partition.topic).position(TopicPartition(*partition))
+            reader = self._others if partition.topic_id else self._reader(partition.topic)
+            return reader.position(_place(partition))
         except KafkaError as error:
-            raise self._explained(error) from error
+            raise kafka_clients.explained(self._servers, error) from error
 
     def poll(self, timeout_s: float) -> list[Record]:
         """See Transport."""
         deadline = time.monotonic() + timeout_s
+        self._identify(self._by_id.due)
         found = self._poll(timeout_s)
         while not found and (left_s := deadline - time.monotonic()) > 0:
             found = self._poll(left_s)
@@ -204,6 +230,7 @@ class KafkaPythonTransport:
                 record.value,
                 tuple(record.headers),
                 record.timestamp,
+                self._by_id.id_of(record.topic),
             )
             for taken in found
             for record in taken
@@ -231,13 +258,54 @@ class KafkaPythonTransport:
 
     def _take(self, reader: Reader, timeout_s: float) -> list[list[Any]]:
         try:
-            return list(reader.poll(timeout_s).values())
+            return self._identified(reader, reader.poll(timeout_s))
         except KafkaError as error:
             if is_outage(error):
                 return []  # `_probe` measures how long
             if isinstance(error, LogTruncationError) and not error.divergent_offsets.keys() & reader.next.keys():
                 return []  # of what is read no longer
-            raise self._explained(error) from error
+            if not self._identify(self._by_id.names):
+                return []
+            explained = self._explained(error)
+            if explained is None:
+                return []
+            raise explained from error
+
+    def _identified(self, reader: Reader, found: Mapping[TopicPartition, list[Any]]) -> list[list[Any]]:
+        """What was fetched of the very topics that it was to be of: their ids are asked for behind the fetch."""
+        if reader is not self._others:
+            return list(found.values())
+        read = {at: Partition(at.topic, at.partition, self._by_id.id_of(at.topic)) for at in found}
+        is_due = time.monotonic() >= self._identify_at
+        asked = self._identify(self._by_id.names if is_due else {at.topic for at in read.values() if at.topic_id})
+        doubted = {
+            at: partition
+            for at, partition in read.items()
+            if partition.topic_id and not (asked and self._by_id.id_of(at.topic) == partition.topic_id)
+        }
+        for at, partition in doubted.items():
+            self._by_id.read_again(partition, found[at][0].offset)
+        return [records for at, records in found.items() if at not in doubted]
+
+    def _identify(self, names: Collection[str]) -> bool:
+        """Asks for the ids of topics that are read by them; False when no broker answers."""
+        if not names:
+            return True
+
+        def compare() -> None:
+            present = {name: str(topic["topic_id"]) for name, topic in self._described(names).items()}
+            self._by_id.compare(names, present)
+
+        self._identify_at = time.monotonic() + _IDENTIFY_S
+        with suppress(BrokerUnavailable):
+            self._once(compare)
+            return True
+        self._outage.raise_if_over()
+        return False
+
+    def vanished(self) -> list[Partition]:
+        """See Transport."""
+        return self._by_id.vanished()
 
     def _probe(self) -> None:
         """Asks the broker for the topics and ends of what is read, when nothing came for a while."""
@@ -247,43 +315,52 @@ class KafkaPythonTransport:
 
     def _check_all(self) -> None:
         self._check_topics()
+        self._identify(self._by_id.names)
         # Whoever knows the topics may not be the one that is to give the records.
         for reader in self._readers:
             _check_answers(reader)
 
     def _check_topics(self) -> None:
-        """Raises EventsLost when a topic that is read is gone, or is another one under the same name."""
+        """Raises EventsLost when a topic that is read by its name is gone, or is another one now."""
         for reader in self._readers:
-            topics = {at.topic for at in reader.next}
+            topics = {at.topic for at in reader.next} - self._by_id.names
             ids = {name: str(topic["topic_id"]) for name, topic in self._described(topics).items()}
             others = {name for name, found in ids.items() if reader.ids.setdefault(name, found) != found}
             if others or topics - ids.keys():
-                raise kafka_losses.gone(reader.next, topics - ids.keys(), others)
+                raise kafka_losses.gone(self._named(reader.next), topics - ids.keys(), others)
 
     # --- what is lost -------------------------------------------------------------------------------------------------
 
-    def _explained(self, error: KafkaError) -> Error:
-        """An error of a consumer that is no outage, as totalorder's."""
+    def _explained(self, error: KafkaError) -> Error | None:
+        """An error of a consumer that is no outage, as totalorder's; None when it is of topics that are gone."""
         if isinstance(error, LogTruncationError):
             read = self._reader(next(iter(error.divergent_offsets)).topic).next
             return self._lost({at: read[at] for at in error.divergent_offsets if at in read})
         if isinstance(error, OffsetOutOfRangeError):
-            return self._lost(error.args[0] if error.args else {})
+            wanted = error.args[0] if error.args else {}
+            still_read = {at for reader in self._readers for at in reader.next}
+            return self._lost({at: offset for at, offset in wanted.items() if at in still_read})
         if isinstance(error, _UNREADABLE):
             positions = {at: offset for reader in self._readers for at, offset in reader.next.items()}
-            return kafka_losses.unreadable(positions, error)
+            return kafka_losses.unreadable(self._named(positions), error)
         return kafka_clients.explained(self._servers, error)
 
-    def _lost(self, wanted: Mapping[TopicPartition, int]) -> Error:
+    def _lost(self, wanted: Mapping[TopicPartition, int]) -> Error | None:
         """What became of offsets that Kafka does not have; of all that is read, where retention removed them."""
         self._bearing(self._check_topics)
+        if not wanted:
+            return None
         positions = {at: reader.position(at) for reader in self._readers for at in reader.next} | dict(wanted)
-        begins = self.beginning_offsets([Partition(*at) for at in positions])
-        removed = kafka_losses.removed(positions, {TopicPartition(*at): offset for at, offset in begins.items()})
+        named = self._named(positions)
+        removed = kafka_losses.removed(named, self.beginning_offsets(named))
         if removed is not None:
             return removed
-        ends = self.end_offsets([Partition(*at) for at in wanted])
-        return kafka_losses.cut_short(wanted, {TopicPartition(*at): offset for at, offset in ends.items()})
+        ends = self.end_offsets(self._named(wanted))
+        return kafka_losses.cut_short(self._named(wanted), ends)
+
+    def _named(self, offsets: Mapping[TopicPartition, int]) -> dict[Partition, int]:
+        """The same by partitions with the ids that they are read by."""
+        return {Partition(at.topic, at.partition, self._by_id.id_of(at.topic)): end for at, end in offsets.items()}
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -355,6 +432,10 @@ class KafkaPythonTransport:
                 ends.callback(reader.consumer.close, autocommit=False, timeout_ms=round(_ANSWER_S * 1000))
             ends.callback(self._admin.close)
             ends.callback(kafka_clients.close_producer, self._producer, _ANSWER_S)
+
+
+def _place(partition: Partition) -> TopicPartition:
+    return TopicPartition(partition.topic, partition.number)
 
 
 def _check_answers(reader: Reader) -> None:

@@ -45,6 +45,16 @@ class Reader:
             self._paused.discard(at)
             self._changed = True
 
+    def is_paused(self, at: TopicPartition) -> bool:
+        return at in self._paused
+
+    def renew(self, consumer: Any) -> None:
+        """Goes on with another consumer, and with nothing that the former one has fetched."""
+        former, self.consumer = self.consumer, consumer
+        self._tell_from = dict(self.next)
+        self._changed = True
+        former.close(autocommit=False, timeout_ms=0)
+
     def poll(self, timeout_s: float) -> Mapping[TopicPartition, list[Any]]:
         self._tell()
         if not self.next and timeout_s == 0:

@@ -51,7 +51,7 @@ class Journal:
         """The event is handed out now, under the process's `generation`."""
         if self._partition is None:
             return
-        source = (event.kafka_topic, event.partition)
+        source = Source(event.kafka_topic, event.topic_id, event.partition)
         if not self._waiting:
             self._send_at = self._clock() + _SEND_AFTER_S
         self._waiting.extend(

@@ -17,8 +17,8 @@ from totalorder.errors import (
     SubscriptionEnded,
 )
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, Ended, Grant, Subscribe, Unsubscribe, decode_answer
-from totalorder.sequencer.delivery import Delivery
+from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Subscribe, Unsubscribe, decode_answer
+from totalorder.sequencer.delivery import GONE, Delivery
 from totalorder.sequencer.delivery_effects import (
     Deliver,
     Effect,
@@ -112,7 +112,8 @@ class Session:
         self._grants = Partition(self._names.grants, 0)
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
         self._history: list[Answer] | None = []
-        """Answers that came before there was a machine for this process: those of the id, and the last of all."""
+        """Answers that came before there was a machine for this process: those of the id, those on topics that were
+        retired, and the last of all."""
         self._requests = Requests(transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await)
         self._deadline = 0.0
         self._journal = Journal(
@@ -320,11 +321,14 @@ class Session:
         self._throttle()
         self._moved.clear()
         records = self._records(timeout_s)
+        gone = [at for at in self._transport.vanished() if self._event_partitions.pop(at.source, None) is not None]
         for record in records:
-            if not self._moved or Partition(record.topic, record.partition) not in self._moved:
+            if not self._moved or record.at not in self._moved:
                 self._dispatch(record)
         # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
         records.clear()
+        for partition in gone:
+            self._apply(self._machine.gone(partition.source, GONE))
 
     def _records(self, timeout_s: float) -> list[Record]:
         """What has come; where events are lost and that is to be borne, reading goes on behind them."""
@@ -333,9 +337,10 @@ class Session:
         except EventsLost as error:
             if not self._machine.skips_lost or not error.gone or error.gone.keys() - self._event_partitions.keys():
                 raise
-            for source, offset in error.gone.items():
+            for place, offset in error.gone.items():
+                source = Source(*place)
                 if source in self._event_partitions:  # the one before may have completed a change that drops it
-                    self._transport.read(Partition(*source), offset)
+                    self._transport.read(Partition.of(source), offset)
                     self._let_flow(source)
                     self._apply(self._machine.gone(source, offset))
             return []
@@ -442,10 +447,9 @@ class Session:
             self._stamps_record(record)
         else:
             topic = topic_of(record, self._machine.topic_by)
-            source = (record.topic, record.partition)
             self._apply(
                 self._machine.event(
-                    source=source, offset=record.offset, topic=topic, crc=crc_of(record.value), handle=record
+                    source=record.at.source, offset=record.offset, topic=topic, crc=crc_of(record.value), handle=record
                 )
             )
 
@@ -465,9 +469,13 @@ class Session:
         if self._history is None:
             self._apply(self._machine.answer(answer))
             return
-        if self._history and self._history[-1].id != self._settings.id:
+        if self._history and not self._is_lasting(self._history[-1]):
             self._history.pop()
         self._history.append(answer)
+
+    def _is_lasting(self, answer: Answer) -> bool:
+        """Whether a machine that is made later must know of it, though others come after it."""
+        return answer.id == self._settings.id or isinstance(answer, Retired)
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -501,14 +509,16 @@ class Session:
             self._transport.resume(partition)
 
     def _apply_to_events(self, effect: ReadEvents | StopEvents | PauseEvents | ResumeEvents) -> None:
-        source, partition = effect.source, Partition(*effect.source)
+        source, partition = effect.source, Partition.of(effect.source)
         if isinstance(effect, StopEvents):
-            self._event_partitions.pop(source, None)
-            self._transport.stop(partition)
+            if self._event_partitions.pop(source, None) is not None:
+                self._transport.stop(partition)
             return
         if isinstance(effect, ReadEvents):
             self._transport.read(partition, effect.offset)
             self._moved.add(partition)
+        elif source not in self._event_partitions:
+            return  # it has vanished
         self._event_partitions[source] = isinstance(effect, PauseEvents)
         self._let_flow(source)
 
@@ -522,9 +532,9 @@ class Session:
 
     def _let_flow(self, source: Source) -> None:
         if self._holding or self._event_partitions[source]:
-            self._transport.pause(Partition(*source))
+            self._transport.pause(Partition.of(source))
         else:
-            self._transport.resume(Partition(*source))
+            self._transport.resume(Partition.of(source))
 
     # --- positions ----------------------------------------------------------------------------------------------------
 

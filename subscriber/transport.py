@@ -4,14 +4,27 @@ Deliberately not in it: consumer groups, commits, automatic offsets. The subscri
 """
 
 from collections.abc import Collection, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
+
+from totalorder.sequencer.stamps import Source
 
 
 class Partition(NamedTuple):
-    """A partition of a Kafka topic."""
+    """A partition of the Kafka topic with this name and Kafka's id; without an id, of whichever has the name."""
 
     topic: str
     number: int
+    topic_id: str = ""
+
+    @classmethod
+    def of(cls, source: Source) -> Self:
+        """An event partition."""
+        return cls(source.topic, source.partition, source.topic_id)
+
+    @property
+    def source(self) -> Source:
+        """The event partition that it is."""
+        return Source(self.topic, self.topic_id, self.number)
 
 
 class Record(NamedTuple):
@@ -24,6 +37,13 @@ class Record(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp_ms: int
+    topic_id: str = ""
+    """As in the Partition that was to be read."""
+
+    @property
+    def at(self) -> Partition:
+        """The partition, as it was to be read."""
+        return Partition(self.topic, self.partition, self.topic_id)
 
 
 class Transport(Protocol):
@@ -31,7 +51,8 @@ class Transport(Protocol):
 
     Reads are of committed records only. Every method is bounded in time and raises BrokerUnavailable when no broker
     answers for longer than the transport was told to bear. `poll` raises EventsLost when a record that was asked for
-    is no longer there.
+    is no longer there; but of a partition that was asked for by its topic's id, nothing once Kafka has the topic no
+    longer: `vanished` tells that.
     """
 
     def partitions(self, topic: str) -> int:
@@ -50,7 +71,10 @@ class Transport(Protocol):
         ...
 
     def read(self, partition: Partition, offset: int) -> None:
-        """Reads a partition from `offset` on: assigns it, or moves it when it is read already. It is not paused."""
+        """Reads a partition from `offset` on: assigns it, or moves it when it is read already. It is not paused.
+
+        With an id records of that very topic come and of no other, whatever is made anew under its name.
+        """
         ...
 
     def stop(self, partition: Partition) -> None:
@@ -73,6 +97,12 @@ class Transport(Protocol):
         """Records of the partitions that are read, in offset order within each; waits at most `timeout_s` for some.
 
         The list is the caller's, who empties it.
+        """
+        ...
+
+    def vanished(self) -> list[Partition]:
+        """What was to be read by an id that Kafka has no longer, or not under this name: it is read no longer. Each is
+        told once, behind the last of its records.
         """
         ...
 

@@ -24,7 +24,7 @@ def warn_of_unseen(grant: Grant, topics: Collection[str], *, domain: str, transp
                 'no event of topic "%s" in domain %s so far: nothing comes until there is %s', name, domain, _EXACT
             )
         return
-    read = {topic for topic, _ in grant.next_offsets}
+    read = {source.topic for source in grant.next_offsets}
     absent, present = _looked_for([name for name in unseen if name not in read], transport)
     for name in absent:
         _LOG.warning('no Kafka topic "%s" on this broker: nothing comes until there is %s', name, _EXACT)

@@ -4,6 +4,10 @@ Each says what happened, where, and what to do about it; `totalorder.Error` is t
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from totalorder.sequencer.stamps import Source
 
 
 class Error(Exception):
@@ -72,10 +76,11 @@ class SequencerUnavailable(Error):
 class EventsLost(Error):
     """Records that are still needed were removed from Kafka (retention, deletion) before they were read.
 
-    `gone` says for each partition (topic, number) that can be read on from which offset; what lay before is lost.
+    `gone` says for each partition (topic, topic id, number) that can be read on from which offset; what lay before is
+    lost.
     """
 
-    def __init__(self, what: str, *, remedy: str = "", gone: Mapping[tuple[str, int], int] | None = None) -> None:
+    def __init__(self, what: str, *, remedy: str = "", gone: "Mapping[Source, int] | None" = None) -> None:
         super().__init__(what, remedy=remedy)
         self.gone = dict(gone or {})
 

@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.consumer.fetcher import ConsumerRecord
 from sim_kafka_sequencer import ThreadSequencer
+from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
@@ -331,3 +332,96 @@ def test_says_when_no_sequencer_runs(broker: LocalBroker, unique_name: Callable[
             bootstrap_servers=broker.bootstrap_servers,
             start_timeout_s=1,
         )
+
+
+# --- topics that are deleted and created again ------------------------------------------------------------------------
+
+
+def recreate(admin: KafkaAdminClient, topic: str) -> str:
+    """Another topic of the name; returns its id."""
+    admin.delete_topics([topic])
+    wait_until(lambda: topic not in admin.list_topics(), f"{topic} is gone")
+    admin.create_topics({topic: {"num_partitions": 1}})
+    admin.wait_for_topics([topic])
+    return str(admin.describe_topics([topic])[0]["topic_id"])
+
+
+@pytest.mark.parametrize("stays", [True, False], ids=["running", "away"])
+def test_goes_on_with_a_topic_that_was_created_again(
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    kafka_admin: KafkaAdminClient,
+    new_topic: NewTopic,
+    unique_name: Callable[[str], str],
+    stays: bool,
+) -> None:
+    """All of the former one was delivered: while it is made anew the subscriber runs, or is away."""
+    topic, other = new_topic("orders"), new_topic("other")
+    domain, servers = unique_name("domain"), broker.bootstrap_servers
+    settings: dict[str, Any] = {"id": "s", "domain": domain, "bootstrap_servers": servers}
+    with ThreadSequencer(servers, domain, [topic, other]) as sequencer:
+        subscriber = Subscriber([topic, other], **settings)
+        publish(producer, topic, *"123")
+        publish(producer, other, *"45")
+        events = take(subscriber, 5)
+        if not stays:
+            subscriber.close()
+        with sequencer.apart_from(topic):
+            topic_id = recreate(kafka_admin, topic)
+            publish(producer, topic, *"6789")
+        if not stays:
+            subscriber = Subscriber([topic, other], **settings)
+        events += take(subscriber, 4)
+        publish(producer, other, "10")
+        events += take(subscriber, 1)
+        subscriber.close()
+        later = Subscriber([topic, other], **settings)
+        publish(producer, topic, "11")
+        events += take(later, 1)
+        position = later._session.machine.position()
+        later.close()
+    assert sorted(int(event.value or b"") for event in events) == list(range(1, 12))
+    assert [event.g for event in events] == sorted({event.g for event in events})
+    of_topic = [event for event in events if event.topic == topic]
+    assert [event.n for event in of_topic] == list(range(1, 9))
+    assert [(event.topic_id == topic_id, event.offset) for event in of_topic] == [
+        *((False, offset) for offset in range(3)),
+        *((True, offset) for offset in range(5)),
+    ]
+    assert {source.topic_id for source in position.sources if source.topic == topic} == {topic_id}
+
+
+def test_what_was_stamped_of_a_deleted_topic_and_not_read_is_lost(
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    kafka_admin: KafkaAdminClient,
+    new_topic: NewTopic,
+    unique_name: Callable[[str], str],
+) -> None:
+    topic, other = new_topic("orders"), new_topic("other")
+    domain, servers = unique_name("domain"), broker.bootstrap_servers
+    settings: dict[str, Any] = {"id": "s", "domain": domain, "bootstrap_servers": servers}
+    with ThreadSequencer(servers, domain, [topic, other]) as sequencer:
+        watch = Subscriber([topic, other], **settings | {"id": "w"})
+        with Subscriber([topic, other], **settings) as subscriber:
+            publish(producer, topic, *"123")
+            take(subscriber, 1)
+        take(watch, 3)
+        with sequencer.apart_from(topic):
+            recreate(kafka_admin, topic)
+            publish(producer, topic, *"456")
+        seen = take(watch, 3)
+        watch.close()
+        told = rf"{topic}\[0\]@1 .* is stamped .* topic {topic} with id \S+ was deleted, or created again"
+        with pytest.raises(EventsLost, match=told), Subscriber([topic, other], **settings) as subscriber:
+            take(subscriber, 1)
+        with Subscriber([topic, other], lost="skip", **settings) as subscriber:
+            events = take(subscriber, 5)
+    assert [(event.tag, event.value) for event in events] == [
+        ("lost", None),
+        ("lost", None),
+        *((None, value) for value in (b"4", b"5", b"6")),
+    ]
+    assert [event.offset for event in events] == [1, 2, 0, 1, 2]
+    assert [(event.g, event.n, event.topic_id) for event in events[2:]] == [(e.g, e.n, e.topic_id) for e in seen]
+    assert events[0].topic_id != events[2].topic_id

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from sources import src
 from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Error, EventsLost
 from totalorder.subscriber.kafka_python import KafkaPythonTransport
-from totalorder.subscriber.transport import Partition
+from totalorder.subscriber.transport import Partition, Record
 
 pytestmark = pytest.mark.broker
 NewTopic = Callable[..., str]
@@ -35,8 +36,8 @@ def publish(producer: KafkaProducer, topic: str, count: int, partition: int = 0)
     producer.flush(10)
 
 
-def read_all(transport: KafkaPythonTransport, at: Partition, count: int) -> None:
-    transport.read(at, 0)
+def read_all(transport: KafkaPythonTransport, partition: Partition, count: int) -> None:
+    transport.read(partition, 0)
     found = 0
     while found < count:
         records = transport.poll(10)
@@ -73,7 +74,7 @@ def test_the_range_that_retention_removed_is_named_for_every_partition(
         transport.read(Partition(topic, partition), 5)
     told = told_of(transport)
     assert f"{topic}[0]@5 to 9 (5 offsets), {topic}[1]@5 to 24 (20 offsets): they were removed" in told.what
-    assert told.gone == {(topic, 0): 10, (topic, 1): 25}
+    assert told.gone == {src(topic, 0, ""): 10, src(topic, 1, ""): 25}
     assert "--skip-lost" in told.remedy
 
 
@@ -113,3 +114,125 @@ def test_a_partition_that_is_not_there_cannot_be_written(transport: KafkaPythonT
     with pytest.raises(Error, match="MessageSizeTooLargeError"):
         transport.send(Partition(topic, 0), b"k", b"v" * (17 << 20))
     assert transport.send(Partition(topic, 0), b"k", b"v") == 0
+
+
+# --- topics that are read by their ids --------------------------------------------------------------------------------
+
+
+def id_of(admin: KafkaAdminClient, topic: str) -> str:
+    return str(admin.describe_topics([topic])[0]["topic_id"])
+
+
+def read_on(transport: KafkaPythonTransport, found: list[Record], enough: Callable[[], bool]) -> None:
+    def has_enough() -> bool:
+        found.extend(transport.poll(0.2))
+        return enough()
+
+    wait_until(has_enough, "enough is read")
+
+
+def vanish(transport: KafkaPythonTransport) -> tuple[list[Partition], list[Record]]:
+    """What is told to be gone, and what was read before."""
+    found: list[Record] = []
+    gone: list[Partition] = []
+
+    def told() -> bool:
+        found.extend(transport.poll(0.2))
+        gone.extend(transport.vanished())
+        return bool(gone)
+
+    wait_until(told, "a partition is gone", bound_s=60)
+    return gone, found
+
+
+@pytest.mark.parametrize("again", [0, 3, 10, 15])
+def test_a_topic_read_by_its_id_never_gives_the_records_of_another(
+    transport: KafkaPythonTransport,
+    producer: KafkaProducer,
+    kafka_admin: KafkaAdminClient,
+    new_topic: NewTopic,
+    again: int,
+) -> None:
+    topic = new_topic("orders")
+    former = Partition(topic, 0, id_of(kafka_admin, topic))
+    publish(producer, topic, 10)
+    read_all(transport, former, 10)
+    recreate(kafka_admin, topic)
+    publish(producer, topic, again)
+    assert vanish(transport) == ([former], [])
+    present = Partition(topic, 0, id_of(kafka_admin, topic))
+    publish(producer, topic, 20 - again)
+    transport.read(present, 0)
+    transport.read(former, 3)
+    gone, found = vanish(transport)
+    assert gone == [former]
+    while len(found) < 20:
+        found += transport.poll(10)
+    assert [(record.at, record.offset) for record in found] == [(present, offset) for offset in range(20)]
+    assert transport.vanished() == []
+
+
+def test_the_present_topic_is_read_while_the_former_one_of_its_name_still_is(
+    transport: KafkaPythonTransport, producer: KafkaProducer, kafka_admin: KafkaAdminClient, new_topic: NewTopic
+) -> None:
+    """The former one stands at the offset from which the present one is to be read: no fetch may be taken for both."""
+    topic = new_topic("orders")
+    former = Partition(topic, 0, id_of(kafka_admin, topic))
+    publish(producer, topic, 3)
+    transport.read(former, 0)
+    transport.pause(former)
+    assert transport.poll(0.3) == []
+    recreate(kafka_admin, topic)
+    publish(producer, topic, 5)
+    present = Partition(topic, 0, id_of(kafka_admin, topic))
+    transport.read(present, 0)
+    transport.resume(former)
+    gone, found = vanish(transport)
+    assert gone == [former]
+    assert [(record.at, record.offset) for record in found] == [(present, offset) for offset in range(5)]
+
+
+def test_a_topic_read_by_its_id_is_gone_when_it_is_deleted(
+    transport: KafkaPythonTransport, producer: KafkaProducer, kafka_admin: KafkaAdminClient, new_topic: NewTopic
+) -> None:
+    topic, other = new_topic("orders", partitions=2), new_topic("other")
+    places = {Partition(topic, number, id_of(kafka_admin, topic)) for number in range(2)}
+    lasting = Partition(other, 0, id_of(kafka_admin, other))
+    publish(producer, topic, 10)
+    for place in (*places, lasting):
+        transport.read(place, 0)
+    found: list[Record] = []
+    read_on(transport, found, lambda: len(found) == 10)
+    kafka_admin.delete_topics([topic])
+    gone, _ = vanish(transport)
+    publish(producer, other, 3)
+    read_on(transport, found, lambda: len(found) == 13)
+    assert set(gone) == places
+    assert {record.at for record in found[10:]} == {lasting}
+
+
+def test_what_a_paused_reader_has_fetched_of_a_former_topic_is_not_of_the_present_one(
+    broker: LocalBroker, producer: KafkaProducer, kafka_admin: KafkaAdminClient, new_topic: NewTopic
+) -> None:
+    """kafka-python keeps what it has fetched; it would give it for the records of the new topic at these offsets."""
+    topic = new_topic("orders")
+    former = Partition(topic, 0, id_of(kafka_admin, topic))
+    publish(producer, topic, 20)
+    transport = KafkaPythonTransport(broker.bootstrap_servers, max_poll_records=5)
+    try:
+        transport.read(former, 0)
+        first: list[Record] = []
+        read_on(transport, first, lambda: len(first) >= 5)
+        at_offset = len(first)
+        recreate(kafka_admin, topic)
+        for number in range(30):
+            producer.send(topic, value=b"new %d" % number, partition=0)
+        producer.flush(10)
+        present = Partition(topic, 0, id_of(kafka_admin, topic))
+        transport.read(present, at_offset)
+        found: list[Record] = []
+        read_on(transport, found, lambda: len(found) >= 30 - at_offset)
+    finally:
+        transport.close()
+    assert {record.topic_id for record in found} == {present.topic_id}
+    assert [record.value for record in found] == [b"new %d" % number for number in range(at_offset, 30)]

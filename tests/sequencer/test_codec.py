@@ -11,13 +11,14 @@ import pytest
 from engine_world import DOMAIN, configs, rows_of, run, same_rows
 from hypothesis import given, strategies as st
 from reference import Event, Item, change, events
+from sources import src
 
 from totalorder.config import Settings
 from totalorder.errors import LimitExceeded, WireError
 from totalorder.sequencer import codec
 from totalorder.sequencer.codec import StampsAssembler, WireRecord, decode_part, encode_stamps
 from totalorder.sequencer.limits import MAX_BATCH_BYTES, MAX_PART_BYTES, MAX_TOPICS_PER_SUBSCRIPTION
-from totalorder.sequencer.stamps import StampedBatch, StampRows
+from totalorder.sequencer.stamps import Source, StampedBatch, StampRows
 
 topics = st.sampled_from(["T", "X", "Z", "été", "a" * 200])
 histories: st.SearchStrategy[list[Item]] = st.lists(
@@ -155,8 +156,8 @@ def altered(record: WireRecord, **headers: bytes) -> dict[str, bytes]:
     ("headers", "message"),
     [
         ({"kind": b"other"}, "no header kind=stamps"),
-        ({"version": b"9"}, "has version b'9'; this program reads 3"),
-        ({"version": b"2"}, "has version b'2'; this program reads 3"),
+        ({"version": b"9"}, "has version b'9'; this program reads 4"),
+        ({"version": b"3"}, "has version b'3'; this program reads 4"),
         ({"part": b"x"}, "headers are not those of stamps"),
         ({"part": b"3"}, "part 3 of 1"),
         ({"parts": b"99999999"}, "part 0 of 99999999"),
@@ -217,10 +218,10 @@ def test_odd_directories_are_refused(directory: str) -> None:
         ("rows", 4),
         ("entries", 5_000_001),
         ("entries", 0),
-        ("widths", [1] * 8),
-        ("widths", [0] * 9),
-        ("widths", [9] * 9),
-        ("widths", [1.0] * 9),
+        ("widths", [1] * 11),
+        ("widths", [0] * 12),
+        ("widths", [9] * 12),
+        ("widths", [1.0] * 12),
         ("ids", [0, 0]),
         ("ids", [1, -1]),
         ("base", [0]),
@@ -237,6 +238,17 @@ def test_odd_directories_are_refused(directory: str) -> None:
         ("first", [0]),
         ("first", ["0", "0"]),
         ("sources", []),
+        ("sources", 0),
+        ("sources", 2),
+        ("sources", -1),
+        ("sources", 100_001),
+        ("sources", 1.0),
+        ("entries", -1),
+        ("kafka_topics", []),
+        ("kafka_topics", [["all"]]),
+        ("kafka_topics", [["all", 7]]),
+        ("kafka_topics", [["all", "", 0]]),
+        ("kafka_topics", None),
         ("names", ["T"]),
         ("digest", "00"),
         ("partition", 5_000),
@@ -367,12 +379,82 @@ def test_a_stamp_with_enormous_names_gets_a_record_of_its_own(monkeypatch: pytes
 
 def test_parts_that_differ_in_what_they_have_in_common_are_refused() -> None:
     """The digest covers the last part's directory: a first part with fewer sources must not come through with it."""
-    _, records = many_parts()
-    directory, columns = raw_of(records[0])
-    for name, odd in (("sources", [["all", 7]] * 9), ("time_ms", 1), ("cut", 2), ("next_offsets", [])):
-        first = WireRecord(value=value_of(json.dumps(directory | {name: odd}), columns), headers=records[0].headers)
+    batch, records = many_parts()
+    odds: tuple[dict[str, Any], ...] = (
+        {"sources": (*batch.sources[:-1], src("other"))},
+        {"sources": tuple(source._replace(topic_id="other") for source in batch.sources)},
+        {"sources": batch.sources[::-1]},
+        {"ends": tuple(end + 1 for end in batch.ends)},
+        {"time_ms": 1},
+        {"cut": 2},
+    )
+    for odd in odds:
+        other, *_ = encode_stamps(replace(batch, **odd), max_part_bytes=500)
+        first = WireRecord(value=other.value, headers=records[0].headers)
         with pytest.raises(WireError, match="does not fit the first one of batch 1"):
             feed(reader(), [first, *records[1:]])
+
+
+sources = st.dictionaries(
+    st.builds(src, st.sampled_from(["a", "b", "été"]), st.integers(0, 2**31 - 1), st.sampled_from(["", "1", "2"])),
+    st.one_of(st.integers(0, 100), st.integers(0, 2**63 - 1)),
+    max_size=8,
+)
+
+
+@given(ends=sources)
+def test_the_event_partitions_come_out_as_they_went_in(ends: dict[Source, int]) -> None:
+    """Two topics of one name among them, in any order, with ends of any size."""
+    batch = replace(stamped([change("r", "T")]), sources=tuple(ends), ends=tuple(ends.values())).sealed()
+    (out,) = feed(reader(), list(encode_stamps(batch)))
+    assert (out.sources, out.ends, out.digest) == (batch.sources, batch.ends, batch.digest)
+    assert out.next_offsets == ends
+
+
+def test_a_digest_covers_every_part_of_an_event_partition() -> None:
+    batch = replace(stamped([change("r", "T")]), sources=(src("a"), src("b", 1)), ends=(3, 4))
+    others: list[dict[str, Any]] = [
+        {"sources": (src("a"), src("b", 2))},
+        {"sources": (src("a"), src("b", 1, "again"))},
+        {"sources": (src("c"), src("b", 1))},
+        {"sources": (src("b", 1), src("a"))},
+        {"ends": (3, 5)},
+        {"ends": (4, 3)},
+        {"sources": (src("a"),), "ends": (3,)},
+    ]
+    assert len({batch.compute_digest(), *(replace(batch, **other).compute_digest() for other in others)}) == 8
+
+
+@pytest.mark.parametrize(
+    ("odd", "why"),
+    [
+        ({"sources": (src("a"), src("a"))}, "there twice"),
+        ({"sources": (src("a", -1), src("b"))}, "number of a partition is out of range"),
+        ({"sources": (src("a", 2**31), src("b"))}, "number of a partition is out of range"),
+        ({"ends": (-1, 0)}, "ends below 0"),
+    ],
+)
+def test_event_partitions_that_cannot_be_are_refused(odd: dict[str, Any], why: str) -> None:
+    batch = replace(stamped([change("r", "T")]), sources=(src("a"), src("b")), ends=(0, 0))
+    assert feed(reader(), list(encode_stamps(batch.sealed())))
+    with pytest.raises(WireError, match=why):
+        feed(reader(), list(encode_stamps(replace(batch, **odd).sealed())))
+
+
+def test_the_columns_of_event_partitions_may_hold_anything_and_are_refused() -> None:
+    """Each byte of theirs with any value: what comes through gives the digest."""
+    batch = replace(stamped([change("r", "T")]), sources=(src("a"), src("b", 1)), ends=(3, 300)).sealed()
+    (record,) = encode_stamps(batch)
+    directory, columns = raw_of(record)
+    size = 2 * sum(directory["widths"][:3])
+    assert size == 8
+    for place in range(size):
+        for value in range(256):
+            odd = columns[:place] + bytes([value]) + columns[place + 1 :]
+            if odd == columns:
+                continue
+            with pytest.raises(WireError):
+                reader().add(value_of(json.dumps(directory), odd), dict(record.headers))
 
 
 def test_a_digest_tells_rows_from_entries() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
+from sources import src
 
 from totalorder.errors import WireError
 from totalorder.sequencer.control import (
@@ -18,6 +19,8 @@ from totalorder.sequencer.control import (
     Renewed,
     Repeated,
     Request,
+    Retire,
+    Retired,
     Subscribe,
     Unsubscribe,
     answer_key,
@@ -51,6 +54,7 @@ def test_requests_come_out_as_they_went_in() -> None:
         Subscribe(id="a", generation=1, nonce="n", topics=("T", "é"), lease_s=5, stamps_ends={0: 3, 7: 0}),
         Unsubscribe(id="a", generation=2, nonce="n"),
         Renew(id="a", generation=2, nonce="n"),
+        Retire(id="a", nonce="n", topic="orders", topic_id="7tqmyJG4TjCDl6Zpo8v2FA", seen={0: 3, 123_456_789: 0}),
     ]
     assert [parse_request(encode_request(request)) for request in requests] == requests
 
@@ -97,6 +101,51 @@ def test_requests_come_out_as_they_went_in() -> None:
 def test_what_is_not_a_request_is_refused_with_its_reason(bad: bytes, reason: str) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_request(bad)
+    assert reason in caught.value.reason
+    assert len(caught.value.reason) < 200
+
+
+RETIRE: dict[str, Any] = {
+    "v": 1,
+    "kind": "retire",
+    "id": "job",
+    "nonce": "abc",
+    "topic": "orders",
+    "topic_id": "7tqmyJG4TjCDl6Zpo8v2FA",
+    "seen": {"0": 12},
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"generation": 1}, "fields are missing or unknown: 'generation'"),
+        ({"id": "a/b"}, "id is not"),
+        ({"nonce": ""}, "nonce is not"),
+        *(
+            ({name: odd}, f"{name} {odd!r:.57}"[:40])
+            for name in ("topic", "topic_id")
+            for odd in ("", 7, None, ["a"], "é", "a\n", "x" * 250, "\ud800")
+        ),
+        ({"topic_id": "x" * 65}, "text of 1 to 64 characters"),
+        ({"seen": []}, "seen is not"),
+        ({"seen": None}, "seen is not"),
+        ({"seen": {"-1": 1}}, "seen is not"),
+        ({"seen": {"00": 1}}, "seen is not"),
+        ({"seen": {"1234567890": 1}}, "seen is not"),
+        ({"seen": {"²": 1}}, "seen is not"),
+        ({"seen": {"": 1}}, "seen is not"),
+        ({"seen": {"0": -1}}, "seen is not"),
+        ({"seen": {"0": 2**63}}, "seen is not"),
+        ({"seen": {"0": True}}, "seen is not"),
+        ({"seen": {"0": 1.0}}, "seen is not"),
+        ({"seen": {"0": None}}, "seen is not"),
+    ],
+)
+def test_what_does_not_name_a_kafka_topic_retires_none(changed: dict[str, Any], reason: str) -> None:
+    assert isinstance(parse_request(json.dumps(RETIRE).encode()), Retire)
+    with pytest.raises(BadRequest) as caught:
+        parse_request(json.dumps(RETIRE | changed).encode())
     assert reason in caught.value.reason
     assert len(caught.value.reason) < 200
 
@@ -185,6 +234,15 @@ def test_any_value_in_any_field_is_taken_whole_or_refused(field: str, odd: Any) 
     except BadRequest:
         return
     assert isinstance(request, Subscribe)
+
+
+@given(field=st.sampled_from(sorted(RETIRE)), odd=json_values)
+def test_any_value_in_any_field_retires_or_is_refused(field: str, odd: Any) -> None:
+    try:
+        request = parse_request(json.dumps({**RETIRE, field: odd}).encode())
+    except BadRequest:
+        return
+    assert isinstance(request, Retire)
     assert parse_request(encode_request(request)) == request
 
 
@@ -198,7 +256,7 @@ ANSWERS: list[Answer] = [
         continuous=True,
         clock={"T": 1, "X": 0, "Z": 7},
         ids={"T": 0, "X": 2, "Z": 1},
-        next_offsets={("k", 0): 5},
+        next_offsets={src("k"): 5},
         stamps_ends={0: 1},
         stamps_partitions=4,
         min_subscriptions=1,
@@ -209,6 +267,13 @@ ANSWERS: list[Answer] = [
     Renewed(**WHO, offset=5, expires_ms=77),
     Repeated(**WHO, offset=6, answered_g=2),
     Rejection(**WHO, offset=7, reason="because"),
+    Retired(
+        **{name: value for name, value in WHO.items() if name != "generation"},
+        offset=8,
+        topic="k",
+        topic_id="uuid",
+        lost={0: (3, 5), 7: (0, 1)},
+    ),
 ]
 
 
@@ -218,7 +283,14 @@ def test_answers_come_out_as_they_went_in(answer: Answer) -> None:
 
 
 def test_only_a_grant_or_an_end_may_replace_a_grant_in_a_compacted_topic() -> None:
-    assert [answer_key(answer) for answer in ANSWERS] == [b"a", b"a", b"renew/a", b"reject/6", b"reject/7"]
+    assert [answer_key(answer) for answer in ANSWERS] == [
+        b"a",
+        b"a",
+        b"renew/a",
+        b"reject/6",
+        b"reject/7",
+        b"retired/k/uuid",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -228,6 +300,23 @@ def test_only_a_grant_or_an_end_may_replace_a_grant_in_a_compacted_topic() -> No
 def test_what_is_not_an_answer_is_refused(bad: bytes) -> None:
     with pytest.raises(WireError):
         decode_answer(bad)
+
+
+@pytest.mark.parametrize("field", ["g", "offset", "lost", "id", "nonce", "topic", "topic_id", "batch", "incarnation"])
+def test_an_answer_on_a_topic_with_a_field_of_another_kind_is_refused(field: str) -> None:
+    record = json.loads(encode_answer(ANSWERS[-1]))
+    for odd in (None, 1.5, {"0": 1}, {"0": [3]}, {"0": [3, 3]}, {"0": [-1, 3]}, {"0": ["1", 3]}, {"x": [1, 3]}, [[1]]):
+        with pytest.raises(WireError):
+            decode_answer(json.dumps({**record, field: odd}).encode())
+
+
+@pytest.mark.parametrize(
+    "odd", [{"k": 5}, [["k", 0, 5]], [["k", "i", 0]], [["k", "i", 0, -1]], [["k", 7, 0, 5]], [["k", "i", "0", 5]]]
+)
+def test_a_grant_that_begins_at_no_event_partition_is_refused(odd: object) -> None:
+    record = json.loads(encode_answer(ANSWERS[0]))
+    with pytest.raises(WireError):
+        decode_answer(json.dumps(record | {"next_offsets": odd}).encode())
 
 
 @pytest.mark.parametrize("field", ["g", "clock", "ids", "topics", "next_offsets", "id"])

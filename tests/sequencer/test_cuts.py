@@ -12,11 +12,12 @@ from hypothesis import given, settings, strategies as st
 
 from totalorder.errors import Contradiction, EventsLost, LimitExceeded, WireError
 from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.cuts import KEY_EVERY, Cut, CutEncoder, CutsAssembler, CutSource, SlicePart, encode_cut
+from totalorder.sequencer.cuts import KEY_EVERY, Cut, CutEncoder, CutsAssembler, SlicePart, encode_cut
 from totalorder.sequencer.limits import MAX_CUT_ADVANCES, MAX_CUT_SLICES, MAX_PARTITION_NUMBER
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import Source
 
-A, B, C = CutSource("a", "id-a", 0), CutSource("a", "id-a", 1), CutSource("b", "id-b", 0)
+A, B, C = Source("a", "id-a", 0), Source("a", "id-a", 1), Source("b", "id-b", 0)
 Look = list[tuple[int, int]]
 BIG = 2**62 - 1
 
@@ -48,7 +49,7 @@ def same(found: Sequence[Cut], expected: Sequence[Cut]) -> None:
 def runs(draw: st.DrawFn) -> list[Cut]:
     """Cuts that follow each other, now and then with other sources or another order of topics; numbers of any size."""
     names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=249)
-    every = st.builds(CutSource, names, st.text("0-A", min_size=1, max_size=64), st.integers(0, MAX_PARTITION_NUMBER))
+    every = st.builds(Source, names, st.text("0-A", min_size=1, max_size=64), st.integers(0, MAX_PARTITION_NUMBER))
     pool = draw(st.lists(every, min_size=1, max_size=6, unique=True))
     orders = draw(st.lists(st.lists(names, max_size=3, unique=True), min_size=1, max_size=2))
     counts = st.one_of(st.integers(1, 3), st.integers(1, 2**40))
@@ -144,9 +145,9 @@ def test_a_key_cut_comes_first_and_each_so_often_and_where_more_has_changed_than
         ({"cut": 0}, "cut is out of range"),
         ({"incarnation": -1}, "incarnation is out"),
         ({"sources": (A, A, C)}, "twice"),
-        ({"sources": (A, B, CutSource("x" * 250, "i", 0))}, "no text"),
-        ({"sources": (A, B, CutSource("x", "", 0))}, "no text"),
-        ({"sources": (A, B, CutSource("x", "i", -1))}, "partition"),
+        ({"sources": (A, B, Source("x" * 250, "i", 0))}, "no text"),
+        ({"sources": (A, B, Source("x", "", 0))}, "no text"),
+        ({"sources": (A, B, Source("x", "i", -1))}, "partition"),
         ({"topic_order": ("a", "a")}, "twice"),
         ({"begins": [0, -1, 0]}, "below 0"),
         ({"ends": [9, 3, 6]}, "look is beyond|does not advance|ascend|end"),
@@ -244,7 +245,7 @@ def test_only_so_many_of_a_number_are_kept() -> None:
 def test_topics_join_and_leave() -> None:
     joined = cut(2, [4, 7], [4, 9], sources=(A, C))
     left = cut(3, [9], [10], sources=(C,))
-    again = cut(4, [10, 0], [10, 2], sources=(C, CutSource("a", "another", 0)))
+    again = cut(4, [10, 0], [10, 2], sources=(C, Source("a", "another", 0)))
     encoder = CutEncoder()
     run = [ONE, joined, left, again]
     same(read(CutsAssembler(domain="d"), *map(encoder.encode, run)), run)
@@ -405,7 +406,7 @@ def test_limits() -> None:
 
 def test_the_largest_cut_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
-    sources = tuple(CutSource(f"topic-{at // 10}", f"id-{at // 10}", at % 10) for at in range(100_000))
+    sources = tuple(Source(f"topic-{at // 10}", f"id-{at // 10}", at % 10) for at in range(100_000))
     slices = MAX_CUT_ADVANCES // 20
     place = np.sort(rng.integers(0, 100_000, (slices, 40)), axis=1)
     rows = [np.unique(row)[:20] for row in place]
@@ -429,7 +430,7 @@ def test_the_largest_cut_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_cuts_take_few_bytes(partitions: int, seed: int) -> None:
     """A batch of some hundred events: less than two bytes an advance and 200 beside."""
     rng = np.random.default_rng(seed)
-    sources = tuple(CutSource("topic", "7tqmyJG4TjCDl6Zpo8v2FA", at) for at in range(partitions))
+    sources = tuple(Source("topic", "7tqmyJG4TjCDl6Zpo8v2FA", at) for at in range(partitions))
     at, encoder, sizes, advances = rng.integers(0, 10**7, partitions), CutEncoder(), [], 0
     for number in range(1, KEY_EVERY + 1):
         looks = [np.unique(rng.integers(0, partitions, 15)).tolist() for _ in range(20)]

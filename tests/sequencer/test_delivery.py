@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from delivery_world import Feed, Row, ended, event, grant, positioned, stamped
+from sources import src
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
 from totalorder.sequencer.control import Renewed
@@ -35,10 +36,10 @@ AB = ("a", "b")
 def test_begins_at_its_grant() -> None:
     feed = Feed()
     assert feed.machine.start() == []
-    effects = feed.answer(grant(AB, g=5, clock={"a": 2, "b": 0}, next_offsets={("a", 0): 7}))
+    effects = feed.answer(grant(AB, g=5, clock={"a": 2, "b": 0}, next_offsets={src("a"): 7}))
     assert effects == [
         ReadStamps(partition=0, offset=10),
-        ReadEvents(source=("a", 0), offset=7),
+        ReadEvents(source=src("a"), offset=7),
         Granted(generation=1, g=5, lease_s=0),
     ]
 
@@ -76,9 +77,9 @@ def test_changes_its_set_exactly_at_the_grant() -> None:
     feed = Feed.granted(AB)
     feed.events(("a", 0), ("b", 0), ("b", 1))
     effects = feed.answer(
-        grant(("b", "c"), former=AB, g=4, generation=2, clock={"a": 1, "b": 1, "c": 3}, next_offsets={("c", 0): 3})
+        grant(("b", "c"), former=AB, g=4, generation=2, clock={"a": 1, "b": 1, "c": 3}, next_offsets={src("c"): 3})
     )
-    assert effects == [ReadEvents(source=("c", 0), offset=3), Granted(generation=2, g=4, lease_s=0)]
+    assert effects == [ReadEvents(source=src("c"), offset=3), Granted(generation=2, g=4, lease_s=0)]
     feed.events(("c", 3))
     effects = feed.stamps(
         ("a", 1, 2, 0, {}), ("b", 1, 3, 0, {"a": 1}), ("c", 4, 5, 3, {}), ("a", 2, 6, 1, {}), ("b", 2, 7, 1, {"c": 4}),
@@ -86,7 +87,7 @@ def test_changes_its_set_exactly_at_the_grant() -> None:
     )  # fmt: skip
     assert feed.delivered(effects) == [("a", 1), ("b", 1), ("c", 4), ("b", 2)]
     assert [effect for effect in effects if not isinstance(effect, Deliver)] == [
-        StopEvents(source=("a", 0)),
+        StopEvents(source=src("a")),
         Switched(g=4, topics=("b", "c")),
     ]
 
@@ -182,7 +183,7 @@ def a_stamp_for_a_passed_offset(feed: Feed) -> None:
 
 def another_value(feed: Feed) -> None:
     feed.stamps(("a", 1, 2, 0, {}))
-    feed.machine.event(source=("a", 0), offset=0, topic="a", crc=1)
+    feed.machine.event(source=src("a"), offset=0, topic="a", crc=1)
 
 
 def no_stamp(feed: Feed) -> None:
@@ -191,18 +192,18 @@ def no_stamp(feed: Feed) -> None:
 
 
 def no_stamp_for_a_late_event(feed: Feed) -> None:
-    feed.stamps(("b", 1, 2, 0, {}), next_offsets={("a", 0): 3})
+    feed.stamps(("b", 1, 2, 0, {}), next_offsets={src("a"): 3})
     feed.events(("a", 2))
 
 
 def another_topic(feed: Feed) -> None:
-    feed.machine.event(source=("a", 0), offset=0, topic="b", crc=0)
+    feed.machine.event(source=src("a"), offset=0, topic="b", crc=0)
     feed.stamps(("a", 1, 2, 0, {}))
 
 
 def no_topic(feed: Feed) -> None:
     feed.stamps(("a", 1, 2, 0, {}))
-    feed.machine.event(source=("a", 0), offset=0, topic=None, crc=0)
+    feed.machine.event(source=src("a"), offset=0, topic=None, crc=0)
 
 
 def order_run_backwards(feed: Feed) -> None:
@@ -311,12 +312,12 @@ def test_a_deposed_jobs_batches_are_passed_over() -> None:
 def test_pauses_what_is_too_much_and_resumes_when_half_is_gone() -> None:
     feed = Feed.granted(AB, max_buffered=2, max_waiting=2)
     assert event(feed.machine, "a", 0) == []
-    assert event(feed.machine, "a", 1) == [PauseEvents(source=("a", 0))]
+    assert event(feed.machine, "a", 1) == [PauseEvents(source=src("a"))]
     effects = feed.stamps(("a", 1, 2, 0, {}), ("b", 1, 3, 0, {"a": 1}), ("b", 2, 4, 1, {}))
     assert [effect for effect in effects if not isinstance(effect, Deliver)] == [
-        ReadEvents(source=("b", 0), offset=0),
+        ReadEvents(source=src("b"), offset=0),
         PauseStamps(partition=0),
-        ResumeEvents(source=("a", 0)),
+        ResumeEvents(source=src("a")),
     ]
     assert ResumeStamps(partition=0) in event(feed.machine, "b", 0)
 
@@ -338,11 +339,19 @@ def test_a_position_holds_what_is_acknowledged_and_no_more() -> None:
     feed.stamps(("b", 1, 4, 0, {"a": 2}))
     assert feed.names == [("a", 1), ("a", 2), ("b", 1)]
     first = feed.machine.position()
-    assert (first.g, dict(first.clock), dict(first.sources)) == (1, {0: 0, 1: 0}, {("a", 0): 0, ("b", 0): 0})
+    assert (first.g, dict(first.clock), dict(first.sources)) == (
+        1,
+        {0: 0, 1: 0},
+        {src("a"): 0, src("b"): 0},
+    )
     assert first.stamps[0].offset == feed.offsets[0]
     feed.machine.acknowledge(2)
     second = feed.machine.position()
-    assert (second.g, dict(second.clock), dict(second.sources)) == (3, {0: 2, 1: 0}, {("a", 0): 2, ("b", 0): 0})
+    assert (second.g, dict(second.clock), dict(second.sources)) == (
+        3,
+        {0: 2, 1: 0},
+        {src("a"): 2, src("b"): 0},
+    )
     assert (second.stamps[0].offset, second.stamps[0].batch) == (feed.offsets[1], 2)
     again = Feed(position=second)
     again.answer(grant(AB, former=AB, g=9, generation=2, clock={"a": 2, "b": 1}))
@@ -390,13 +399,13 @@ def test_a_position_must_hold_what_it_needs() -> None:
 
 def test_waits_with_a_new_event_partition_until_its_first_offset_is_certain() -> None:
     """Two topics share an event partition that is seen for the first time; the stamps of the later one come first."""
-    both, source = (ZERO, ONE), ("k", 0)
+    both, source = (ZERO, ONE), src("k")
     feed = Feed(m=2, partitions=2)
     feed.answer(grant(both, g=1, clock=dict.fromkeys(both, 0), m=2, partitions=2))
 
     def batch(topic: str, g: int, offset: int, partition: int) -> list[tuple[str, int]]:
         made = stamped([(topic, 1, g, offset, {})], partition=partition, g=3, m=2, partitions=2)
-        return feed.delivered(feed.again(replace(made, sources=(source,), next_offsets={source: 2}).sealed()))
+        return feed.delivered(feed.again(replace(made, sources=(source,), ends=(2,)).sealed()))
 
     def come(topic: str, offset: int) -> list[tuple[str, int]]:
         return feed.delivered(feed.machine.event(source=source, offset=offset, topic=topic, crc=0))
@@ -414,15 +423,15 @@ def test_an_event_partition_waits_for_no_stamps_behind_its_first_offset() -> Non
     """Its first stamps come from a partition that is ahead. The other one is paused until what it holds is delivered:
     nothing may wait for that one's next batch.
     """
-    both, source = (ZERO, ONE), ("all", 0)
+    both, source = (ZERO, ONE), src("all")
     feed = Feed(partitions=2, max_waiting=2)
     feed.answer(grant(both, g=1, clock=dict.fromkeys(both, 0), partitions=2))
-    ends = {2: (3, {source: 2}), 3: (4, {source: 3})}
+    ends = {2: (3, 2), 3: (4, 3)}
 
     def batch(number: int, *rows: Row, partition: int) -> list[Effect]:
-        g, next_offsets = ends[number]
+        g, end = ends[number]
         made = stamped(rows, partition=partition, partitions=2, batch=number, g=g, previous=digests[partition])
-        made = replace(made, sources=(source,) if rows else (), next_offsets=next_offsets).sealed()
+        made = replace(made, sources=(source,), ends=(end,)).sealed()
         digests[partition] = made.digest
         return feed.again(made)
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from delivery_world import BEGIN, Feed, Row, ended, grant, positioned, stamped
+from sources import src
 
 from totalorder.errors import Contradiction
 from totalorder.sequencer.delivery_effects import PauseStamps, ReadEvents, ReadStamps, ResumeStamps, StopStamps
@@ -19,29 +20,29 @@ def test_a_topic_that_left_and_came_back_is_read_from_where_it_came_back() -> No
     """Both changes are known when the first is acknowledged: the events between them belong to nobody."""
     feed = Feed.granted(AB)
     feed.answer(grant(("b",), former=AB, g=3, generation=2, clock={"a": 1, "b": 0}))
-    back = grant(AB, former=("b",), g=6, generation=3, clock={"a": 3, "b": 0}, next_offsets={("a", 0): 3})
+    back = grant(AB, former=("b",), g=6, generation=3, clock={"a": 3, "b": 0}, next_offsets={src("a"): 3})
     feed.answer(back)
     feed.stamps(("a", 1, 2, 0, {}), g=2, control_g=1)
     feed.events(("a", 0))
     feed.machine.acknowledge(1)
     position = feed.machine.position()
     assert (position.g, position.switched_g) == (6, 6)
-    assert position.sources == {("a", 0): 3, ("b", 0): 0}
+    assert position.sources == {src("a"): 3, src("b"): 0}
     later = Feed(position=position)
     later.answer(replace(back, g=9, generation=4, former=AB, clock={"a": 4, "b": 0}))
-    later.events(*(("a", offset) for offset in range(position.sources["a", 0], 4)))
+    later.events(*(("a", offset) for offset in range(position.sources[src("a")], 4)))
     later.again(stamped([("a", 4, 7, 3, {})], partition=0, batch=3, g=9, control_g=9, previous=feed.last.digest))
     assert later.names == [("a", 4)]
 
 
 def test_a_shared_event_partition_is_read_from_where_another_of_its_topics_joined() -> None:
     """By key: what lies before the change, of a topic that was not in the set, has no stamp for this subscriber."""
-    source, feed = ("k", 0), Feed()
+    source, feed = src("k"), Feed()
     first = grant(("a",), g=1, clock={"a": 0}, next_offsets={source: 0})
     feed.answer(replace(first, topic_by="key"))
     more = grant(AB, former=("a",), g=5, generation=2, clock={"a": 1, "b": 2}, next_offsets={source: 3})
     feed.answer(replace(more, topic_by="key"))
-    batch = replace(stamped([("a", 1, 2, 0, {})], partition=0, g=2), sources=(source,), next_offsets={source: 1})
+    batch = replace(stamped([("a", 1, 2, 0, {})], partition=0, g=2), sources=(source,), ends=(1,))
     feed.again(batch.sealed())
     feed.machine.event(source=source, offset=0, topic="a", crc=0)
     feed.machine.acknowledge(1)
@@ -72,7 +73,7 @@ def test_a_stamps_partition_that_is_read_again_is_loaded_with_nothing() -> None:
     feed.answer(grant((ONE,), former=BOTH, g=4, generation=3, clock=dict.fromkeys(BOTH, 0), partitions=2))
     assert StopStamps(partition=0) in feed.last_effects
     back = grant(BOTH, former=(ONE,), g=11, generation=4, clock={ZERO: 2, ONE: 0}, partitions=2)
-    feed.answer(replace(back, batch=3, stamps_ends={0: BEGIN + 5}, next_offsets={(ZERO, 0): 2}))
+    feed.answer(replace(back, batch=3, stamps_ends={0: BEGIN + 5}, next_offsets={src(ZERO): 2}))
     assert ReadStamps(partition=0, offset=BEGIN + 5) in feed.last_effects
     assert feed.stamps((ZERO, 3, 12, 2, {}), partition=0, control_g=11) == []
     assert feed.stamps((ZERO, 4, 13, 3, {}), partition=0, control_g=11) == [PauseStamps(partition=0)]
@@ -84,8 +85,8 @@ def test_a_stamps_partition_that_is_read_no_longer_holds_no_offset_back() -> Non
     """Else the offset of an event partition in which nothing happens for us would age out of retention."""
     feed = Feed(position=positioned(BOTH, partitions=2), partitions=2)
     feed.answer(grant((ONE,), former=BOTH, g=2, generation=2, clock=dict.fromkeys(BOTH, 0), partitions=2))
-    feed.stamps(partition=1, g=9, control_g=2, next_offsets={(ONE, 0): 40})
-    assert feed.machine.position().sources == {(ONE, 0): 40}
+    feed.stamps(partition=1, g=9, control_g=2, next_offsets={src(ONE): 40})
+    assert feed.machine.position().sources == {src(ONE): 40}
 
 
 def test_a_position_knows_where_the_stamps_of_a_coming_set_lie() -> None:
@@ -114,7 +115,7 @@ def test_a_change_that_lies_ahead_outlives_its_answer() -> None:
 
 def test_what_waits_from_before_a_topic_joined_its_event_partition_is_kept() -> None:
     """By key: the partition is read anew for the topic that joins, and the old one's event lies before that."""
-    source, feed = ("k", 0), Feed()
+    source, feed = src("k"), Feed()
     first = grant(("a",), g=1, clock={"a": 0}, next_offsets={source: 0})
     feed.answer(replace(first, topic_by="key"))
     for offset, topic in enumerate("aab"):
@@ -123,7 +124,7 @@ def test_what_waits_from_before_a_topic_joined_its_event_partition_is_kept() -> 
     effects = feed.answer(replace(more, topic_by="key"))
     assert effects[0] == ReadEvents(source=source, offset=0)
     rows: list[Row] = [("a", 1, 2, 0, {}), ("a", 2, 3, 1, {}), ("b", 1, 5, 2, {})]
-    batch = replace(stamped(rows, partition=0, g=5, control_g=4), sources=(source,), next_offsets={source: 3})
+    batch = replace(stamped(rows, partition=0, g=5, control_g=4), sources=(source,), ends=(3,))
     one_source = replace(batch.rows, source=batch.rows.source * 0)
     feed.again(replace(batch, rows=one_source).sealed())
     for offset, topic in enumerate("aab"):
@@ -134,7 +135,7 @@ def test_what_waits_from_before_a_topic_joined_its_event_partition_is_kept() -> 
 def test_what_waits_for_a_stamps_partition_goes_on_when_that_is_dropped() -> None:
     """No batch may follow for hours: nothing else would set it going."""
     feed = Feed(partitions=2)
-    feed.answer(grant(BOTH, g=1, clock=dict.fromkeys(BOTH, 0), next_offsets={(ZERO, 0): 0}, partitions=2))
+    feed.answer(grant(BOTH, g=1, clock=dict.fromkeys(BOTH, 0), next_offsets={src(ZERO): 0}, partitions=2))
     feed.answer(grant((ONE,), former=BOTH, g=3, generation=2, clock={ZERO: 1, ONE: 0}, partitions=2))
     feed.stamps((ZERO, 1, 2, 0, {}), partition=0, g=2, control_g=2)
     feed.stamps(partition=1, g=2, control_g=2)
@@ -154,7 +155,7 @@ def test_stamps_that_came_before_a_gap_in_the_chain_are_put_in_order_too() -> No
 
 
 def test_a_stamp_for_an_offset_before_the_position_is_a_contradiction() -> None:
-    feed = Feed(position=replace(positioned(AB), sources={("a", 0): 5, ("b", 0): 0}))
+    feed = Feed(position=replace(positioned(AB), sources={src("a"): 5, src("b"): 0}))
     feed.answer(grant(AB, former=AB, g=2, generation=2, clock=dict.fromkeys(AB, 0)))
     with pytest.raises(Contradiction, match=r"a\[0\]@4 is stamped after 4"):
         feed.stamps(("a", 1, 3, 4, {}), control_g=2)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from engine_world import DOMAIN, configs, rows_of, run
 from hypothesis import given, settings, strategies as st
 from reference import Change, Event, Item, reference_deliveries, reference_intervals
+from sources import bare
 
 from totalorder.sequencer.batch import Row
 from totalorder.sequencer.delivery import Delivery
@@ -36,7 +37,7 @@ class Logs:
         self.events: dict[Source, list[Row]] = {}
         for row in self.rows:
             if row.control is None:
-                self.events.setdefault((row.kafka_topic, row.partition), []).append(row)
+                self.events.setdefault(bare(row.kafka_topic, row.partition), []).append(row)
 
     def deliver(self, rng: random.Random, machine: Delivery) -> list[Deliver]:
         """Everything that the machine delivers when it reads to all ends."""

@@ -16,6 +16,7 @@ from reference import (
     reference_clock,
     reference_stamps,
 )
+from sources import bare
 
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch, Row
@@ -164,9 +165,11 @@ def test_a_grant_is_a_consistent_cut(items: list[Item], rng: random.Random) -> N
             assert answer.clock == {topic: clock[topic] for topic in item.topics | former}
             before = [row for row in rows[: g - 1] if row.control is None]
             assert answer.next_offsets == {
-                ("all", partition): 1 + max(row.offset for row in before if row.partition == partition)
+                bare("all", partition): 1 + max(row.offset for row in before if row.partition == partition)
                 for partition in {row.partition for row in before}
-            } | {source: 0 for source in answer.next_offsets if source[1] not in {row.partition for row in before}}
+            } | {
+                source: 0 for source in answer.next_offsets if source.partition not in {row.partition for row in before}
+            }
         elif former:
             assert isinstance(answer, Ended)
             assert answer.clock == {topic: clock[topic] for topic in former}
@@ -221,7 +224,7 @@ def test_repeated_stale_and_malformed_requests_are_answered_and_change_nothing()
     answers = effects[0].answers
     assert [type(answer) for answer in answers] == [Grant, Repeated] + [Rejection] * 5
     assert [answer.g for answer in answers] == list(range(1, 8))
-    assert [answer.generation for answer in answers[2:]] == [1, 1, 0, 0, 1]
+    assert [answer.generation for answer in answers[2:]] == [1, 1, 0, 0, 1]  # type: ignore[union-attr]
     assert "generation 1 does not follow" in answers[2].reason  # type: ignore[union-attr]
     assert "version 2" in answers[6].reason  # type: ignore[union-attr]
     assert states[0].cold.subscriptions["r"].generation == 1
@@ -252,7 +255,7 @@ def test_events_without_a_topic_take_no_position_and_are_listed() -> None:
     assert done.unroutable == (("all", 0, 0), ("all", 0, 2))
     assert done.events == 1
     assert done.stamps[0].rows.g.tolist() == [1]
-    assert done.stamps[0].next_offsets == {("all", 0): 3}
+    assert done.stamps[0].next_offsets == {bare("all"): 3}
 
 
 def test_an_offset_that_comes_back_stops_the_job() -> None:
@@ -262,12 +265,12 @@ def test_an_offset_that_comes_back_stops_the_job() -> None:
 
 def test_a_new_partition_begins_where_the_domain_recorded_it() -> None:
     state = initial_state(configs()[0])
-    starts = {("all", 0): 5, ("all", 1): 9}
+    starts = {bare("all", 0): 5, bare("all", 1): 9}
     rows = [Row("all", 0, 5, 1, "T"), control(0, subscribe(1), at=2)]
     _, done = step(state, Batch.of(10, rows), starts)
     (grant,) = done.answers
     assert isinstance(grant, Grant)
-    assert grant.next_offsets == {("all", 0): 6, ("all", 1): 9}
+    assert grant.next_offsets == {bare("all", 0): 6, bare("all", 1): 9}
 
 
 def test_by_kafka_topic_a_grant_names_only_the_partitions_of_its_topics() -> None:
@@ -276,7 +279,7 @@ def test_by_kafka_topic_a_grant_names_only_the_partitions_of_its_topics() -> Non
     _, done = step(initial_state(config), Batch.of(10, rows), {})
     (grant,) = done.answers
     assert isinstance(grant, Grant)
-    assert grant.next_offsets == {("T", 0): 1}
+    assert grant.next_offsets == {bare("T"): 1}
 
 
 def test_an_empty_batch_is_no_batch() -> None:
@@ -290,6 +293,6 @@ def test_stamps_carry_the_event_they_were_made_for() -> None:
     rows = [Row("b", 2, 0, 1, "T", 11), Row("a", 0, 0, 1, "T", 22)]
     _, (done,) = run([rows], configs(partitions=1))
     stamped = done.stamps[0]
-    assert [stamped.sources[i] for i in stamped.rows.source] == [("a", 0), ("b", 2)]
+    assert [stamped.sources[i] for i in stamped.rows.source] == [bare("a"), bare("b", 2)]
     assert stamped.rows.crc.tolist() == [22, 11]
     assert not same_rows(stamped, run([rows[:1]], configs(partitions=1))[1][0].stamps[0])

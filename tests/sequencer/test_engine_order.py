@@ -11,6 +11,7 @@ from reference import Logged, reference_order
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.stamps import KafkaTopic
 
 CONTROL = f"{DOMAIN}.control"
 sources = st.sampled_from([(CONTROL, 0), *((name, partition) for name in "abc" for partition in range(2))])
@@ -45,7 +46,7 @@ def test_a_batch_is_stamped_in_the_order_of_its_definition(
     for name in known:
         state, _ = step(state, Batch.of(time_ms, [Row(name, 7, 0, 0, "T")]), {})
     _, done = step(state, Batch.of(time_ms, map(row_of, records), topic_order=tuple(topic_order)), {})
-    ranks = {name: rank for rank, name in enumerate(known)}
+    ranks = {KafkaTopic(name, ""): rank for rank, name in enumerate(known)}
     expected = reference_order(records, time_ms=time_ms, topic_order=topic_order, ranks=ranks)
     assert list(places_of(done)) == [record[:3] for record in expected]
 
@@ -61,7 +62,7 @@ def places_of(effects: Effects) -> Iterator[tuple[str, int, int]]:
     for stamped in effects.stamps:
         rows = stamped.rows
         for g, source, offset in zip(rows.g.tolist(), rows.source.tolist(), rows.offset.tolist(), strict=True):
-            found[g] = (*stamped.sources[source], offset)
+            found[g] = (stamped.sources[source].topic, stamped.sources[source].partition, offset)
     return (found[g] for g in sorted(found))
 
 

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from engine_world import DOMAIN, configs
 from reference import Logged, reference_order
+from sources import src
 
 from totalorder.errors import Contradiction
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler, CutSource
+from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler
 from totalorder.sequencer.engine import initial_state, step
 from totalorder.sequencer.pi import Records, misplaced, order_of, ranked
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
 
-CONTROL = CutSource(f"{DOMAIN}.control", "id", 0)
-SOURCES = (CONTROL, *(CutSource(topic, f"id-{topic}", partition) for topic in "ab" for partition in range(2)))
-LATER = (CutSource("Z", "id-Z", 0), CutSource("c", "id-c", 0))
+CONTROL = Source(f"{DOMAIN}.control", "id", 0)
+SOURCES = (CONTROL, *(src(topic, partition) for topic in "ab" for partition in range(2)))
+LATER = (src("Z"), src("c"), src("a", 0, "again"), src("Z", 1, "again"))
 
 
 @dataclass
@@ -32,8 +33,11 @@ class Published:
 
     @property
     def records(self) -> Records:
-        places = {source[::2]: at for at, source in enumerate(self.cut.sources)}
-        columns = [(places[row[:2]], row.offset, row.timestamp_ms) for row in self.logged]
+        places = {source: place for place, source in enumerate(self.cut.sources)}
+        columns = [
+            (places[Source(row.kafka_topic, row.topic_id, row.partition)], row.offset, row.timestamp_ms)
+            for row in self.logged
+        ]
         source, offset, timestamp_ms = np.array(columns, dtype=np.int64).reshape(-1, 3).T
         return Records(source=source, offset=offset, timestamp_ms=timestamp_ms)
 
@@ -70,16 +74,16 @@ class Story:
         events = [row for row in logged if row.kafka_topic != CONTROL.topic]
         return Published(cut=cut, logged=events, time_ms=15, stamps=effects.stamps)
 
-    def advance(self) -> dict[CutSource, int]:
+    def advance(self) -> dict[Source, int]:
         return {CONTROL: 1} | {source: self.rng.randint(1, 3) for source in self.ends if self.rng.random() < 0.6}
 
-    def publish(self, slice_: int, look: Mapping[CutSource, int]) -> Iterator[Logged]:
+    def publish(self, slice_: int, look: Mapping[Source, int]) -> Iterator[Logged]:
         for source, count in look.items():
             begin = self.ends[source]
             self.ends[source] += count
             for offset in range(begin, begin + count):
                 if source == CONTROL or self.rng.random() < 0.9:
-                    yield Logged(source.topic, source.partition, offset, self.rng.randint(0, 20), slice_)
+                    yield Logged(*source[::2], offset, self.rng.randint(0, 20), slice_, source.topic_id)
 
 
 def story(seed: int, *, batches: int = 4) -> list[Published]:
@@ -90,12 +94,12 @@ def story(seed: int, *, batches: int = 4) -> list[Published]:
 
 def row_of(row: Logged, rng: random.Random) -> Row:
     control = b"" if row.kafka_topic == CONTROL.topic else None
-    return Row(*row[:4], topic=rng.choice(["T", "U", ""]), control=control, slice=row.slice)
+    return Row(*row[:4], topic=rng.choice(["T", "U", ""]), control=control, slice=row.slice, topic_id=row.topic_id)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_it_is_that_of_the_definition_and_of_the_stamps(seed: int) -> None:
-    ranks: Mapping[str, int] = {}
+    ranks: Mapping[KafkaTopic, int] = {}
     encoder, assembler = CutEncoder(key_every=2), CutsAssembler(domain=DOMAIN)
     for batch in story(seed):
         ranks = ranked(ranks, batch.stamps[0])
@@ -110,7 +114,7 @@ def test_it_is_that_of_the_definition_and_of_the_stamps(seed: int) -> None:
 def test_two_events_that_changed_places_are_found() -> None:
     found = 0
     for seed in range(60):
-        ranks: Mapping[str, int] = {}
+        ranks: Mapping[KafkaTopic, int] = {}
         for batch in story(seed):
             ranks = ranked(ranks, batch.stamps[0])
             forged = with_two_exchanged(batch.stamps)

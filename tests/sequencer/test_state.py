@@ -72,7 +72,7 @@ def test_damage_is_named(at: int, bit: int) -> None:
 def test_another_version_is_named() -> None:
     data = bytearray(encode_hot(initial_state(configs()[0]).hot))
     data[4] = 9
-    with pytest.raises(StateError, match="has version 9; this program reads version 2"):
+    with pytest.raises(StateError, match="has version 9; this program reads version 3"):
         decode_hot(bytes(data))
 
 

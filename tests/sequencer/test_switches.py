@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from delivery_world import ended, grant, topic_id
+from sources import src
 
 from totalorder.sequencer.switches import switch_of
 
@@ -52,6 +53,6 @@ def test_an_end_is_exact_where_it_follows_the_set(
 
 
 def test_only_a_grant_says_where_to_read() -> None:
-    told = grant(["a"], g=9, clock={"a": 0}, next_offsets={("a", 0): 4})
-    assert switch_of(told, generation=0, topics={}).next_offsets == {("a", 0): 4}
+    told = grant(["a"], g=9, clock={"a": 0}, next_offsets={src("a"): 4})
+    assert switch_of(told, generation=0, topics={}).next_offsets == {src("a"): 4}
     assert switch_of(ended("expired", generation=1, g=9, clock={}), generation=1, topics={}).next_offsets == {}

@@ -17,21 +17,27 @@ SEEDS = range(int(os.environ.get("TOTALORDER_SIM_FROM", "0")), int(os.environ.ge
 STEPS = 80
 
 
-def simulate(seed: int) -> int:
+def simulate(seed: int) -> tuple[int, int, int]:
+    """How many events were delivered, how many of them as lost, and how many topics were deleted."""
     world = World(seed)
     world.run(STEPS)
     world.heal()
-    return Checker(world).check()
+    delivered = Checker(world).check()
+    events = [event for slot in world.slots for process in slot.processes for event in process.events]
+    return delivered, sum(event.tag == "lost" for event in events), world.recreated
 
 
 @pytest.mark.timeout(3600)
 def test_promise_holds_in_every_world(monkeypatch: pytest.MonkeyPatch) -> None:
     # Many processes of a world decode the same records: that is half of its time.
     monkeypatch.setattr(codec, "decode_part", lru_cache(maxsize=20_000)(codec.decode_part))
-    delivered = 0
+    delivered = lost = deleted = 0
     for seed in SEEDS:
         try:
-            delivered += simulate(seed)
+            found = simulate(seed)
         except BaseException:
             pytest.fail(f"seed {seed}:\n{traceback.format_exc()}", pytrace=False)
-    assert delivered > 20 * len(SEEDS)
+        delivered, lost, deleted = delivered + found[0], lost + found[1], deleted + found[2]
+    assert delivered - lost > 20 * len(SEEDS)
+    assert lost > len(SEEDS)
+    assert deleted > len(SEEDS) // 4

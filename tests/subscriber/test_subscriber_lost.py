@@ -6,6 +6,7 @@ from sim_small import World
 from sim_twins import place
 
 from totalorder.errors import EventsLost
+from totalorder.sequencer.stamps import Source
 from totalorder.subscriber import Event, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 
@@ -19,7 +20,7 @@ def everything(subscriber: Subscriber) -> list[Event]:
     return events
 
 
-def backlog() -> tuple[World, set[tuple[str, int, int]]]:
+def backlog() -> tuple[World, set[tuple[Source, int]]]:
     """A subscriber away, 20 events each of a and b, stamped; of a's partition 0 the first 5 are gone; what is left."""
     world = World()
     world.subscriber("ab").close()
@@ -32,8 +33,12 @@ def backlog() -> tuple[World, set[tuple[str, int, int]]]:
     return world, left(world.kafka)
 
 
-def left(kafka: SimKafka) -> set[tuple[str, int, int]]:
-    return {(at.topic, at.number, r.offset) for at, log in kafka.logs.items() if at.topic in "ab" for r in log}
+def left(kafka: SimKafka) -> set[tuple[Source, int]]:
+    return {(r.at.source, r.offset) for at, log in kafka.logs.items() if at.topic in "ab" for r in log}
+
+
+def at(world: World, topic: str, partition: int) -> Source:
+    return Source(topic, world.kafka.ids[topic], partition)
 
 
 def test_lost_events_stop_a_subscriber_that_was_not_told_to_go_on() -> None:
@@ -49,7 +54,7 @@ def test_whoever_goes_on_without_what_is_lost_gets_all_else_in_order() -> None:
     assert [event.g for event in events] == sorted(event.g for event in events)
     assert len(events) == 60
     gone = [event for event in events if event.tag == "lost"]
-    assert [place(event) for event in gone] == [("a", 0, offset) for offset in range(5)]
+    assert [place(event) for event in gone] == [(at(world, "a", 0), offset) for offset in range(5)]
     assert {(event.key, event.value, event.headers, event.timestamp_ms) for event in gone} == {(None, None, (), -1)}
     assert {place(event) for event in events if event.tag is None} == kept
     assert [event.n for event in events if event.topic == "a"] == list(range(1, 41))
@@ -82,7 +87,8 @@ def test_a_hole_within_a_partition_is_told_at_its_place() -> None:
     log = world.kafka.logs[Partition("a", 1)]
     del log[7:9]
     events = everything(world.subscriber("ab", lost="skip"))
-    assert [place(e) for e in events if e.tag == "lost" and e.partition == 1] == [("a", 1, 7), ("a", 1, 8)]
+    source = at(world, "a", 1)
+    assert [place(e) for e in events if e.tag == "lost" and e.partition == 1] == [(source, 7), (source, 8)]
 
 
 def test_with_m_2_nothing_is_skipped() -> None:
@@ -106,9 +112,9 @@ class AllAtOnce(SimTransport):
         try:
             return super().poll(timeout_s)
         except EventsLost as error:
-            begins = self.kafka.begins
-            gone = {tuple(at): begins[at] for at, here in self.positions.items() if here < begins.get(at, 0)}
-            raise EventsLost(error.what, gone=gone) from None  # type: ignore[arg-type]
+            begins = {at: self.kafka.begin(at) for at in self.positions}
+            gone = {at.source: begins[at] for at, here in self.positions.items() if here < begins[at]}
+            raise EventsLost(error.what, gone=gone) from None
 
 
 def test_a_loss_that_completes_a_change_may_drop_what_is_lost_beside_it() -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
+from sources import src
 
 from totalorder.sequencer.control import Answer, Ended, Grant
 from totalorder.sequencer.delivery import Delivery
@@ -37,12 +38,12 @@ def stamped(
 ) -> StampedBatch:
     """A sealed batch."""
     ordered = sorted(rows, key=lambda row: (row[0], row[1]))
-    sources = tuple(dict.fromkeys((row[0], 0) for row in ordered))
     entries = [sorted((topic_id(name), n) for name, n in row[4].items()) for row in ordered]
     starts = np.cumsum([0] + [len(each) for each in entries])
     frontier = dict(next_offsets or {})
     for row in ordered:
-        frontier[row[0], 0] = max(frontier.get((row[0], 0), 0), row[3] + 1)
+        frontier[src(row[0])] = max(frontier.get(src(row[0]), 0), row[3] + 1)
+    sources = tuple(frontier)
 
     def ints(values: Any) -> Any:
         return np.array(list(values), dtype=np.int64)
@@ -58,14 +59,14 @@ def stamped(
         min_subscriptions=m,
         g=g if g is not None else max([control_g, *(row[2] for row in rows)]),
         control_g=control_g,
-        next_offsets=frontier,
         names={topic_id(name): name for row in ordered for name in (row[0], *row[4])},
         sources=sources,
+        ends=tuple(frontier.values()),
         rows=StampRows(
             topic=ints(topic_id(row[0]) for row in ordered),
             n=ints(row[1] for row in ordered),
             g=ints(row[2] for row in ordered),
-            source=ints(sources.index((row[0], 0)) for row in ordered),
+            source=ints(sources.index(src(row[0])) for row in ordered),
             offset=ints(row[3] for row in ordered),
             crc=ints(0 for _ in ordered),
             keyframe=np.zeros(len(ordered), dtype=np.bool_),
@@ -138,7 +139,7 @@ def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Pos
         topics={topic_id(name): name for name in topics},
         clock=dict.fromkeys(map(topic_id, topics), 0),
         pending=(),
-        sources={(name, 0): 0 for name in topics},
+        sources={src(name): 0 for name in topics},
         stamps={number: StampsMark(offset=BEGIN, batch=1) for number in range(partitions)},
         stamps_partitions=partitions,
         min_subscriptions=m,
@@ -148,7 +149,7 @@ def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Pos
 
 def event(machine: Delivery, topic: str, offset: int) -> list[Effect]:
     """An event of the Kafka topic of the topic's name."""
-    return machine.event(source=(topic, 0), offset=offset, topic=topic, crc=0, handle=(topic, offset))
+    return machine.event(source=src(topic), offset=offset, topic=topic, crc=0, handle=(topic, offset))
 
 
 class Feed:
@@ -170,11 +171,11 @@ class Feed:
     def granted(cls, topics: Sequence[str], *, m: int = 1, **arguments: Any) -> Self:
         """One that was granted these topics at g = 1, before any event."""
         feed = cls(m=m, **arguments)
-        feed.grant = grant(topics, g=1, clock=dict.fromkeys(topics, 0), next_offsets={(t, 0): 0 for t in topics}, m=m)
+        feed.grant = grant(topics, g=1, clock=dict.fromkeys(topics, 0), next_offsets={src(t): 0 for t in topics}, m=m)
         feed.answer(feed.grant)
         if "max_buffered" in arguments:
             feed = cls(m=m, **arguments)
-            feed.answer(grant(topics, g=1, clock=dict.fromkeys(topics, 0), next_offsets={(topics[0], 0): 0}, m=m))
+            feed.answer(grant(topics, g=1, clock=dict.fromkeys(topics, 0), next_offsets={src(topics[0]): 0}, m=m))
         return feed
 
     grant: Grant

@@ -5,9 +5,11 @@ each batch: a line `batch at=TIME [order=TOPIC,TOPIC…]`, and a line for each r
 hand them over:
 
     TOPIC KAFKA[PARTITION]@OFFSET ts=MS            an event ("-" as TOPIC: its pub/sub topic cannot be told)
+    TOPIC KAFKA#ID[PARTITION]@OFFSET ts=MS         one of the Kafka topic with this id
     subscribe ID GENERATION NONCE TOPIC... [ts=MS] [lease=S]
     unsubscribe ID GENERATION NONCE [ts=MS]
     renew ID GENERATION NONCE [ts=MS]
+    retire ID NONCE KAFKA#ID [PARTITION:END...] [ts=MS]
     raw TEXT                                       a control record with that value
 
 Control records get offsets 0, 1, 2 … of the control topic. A line may end with `slice=N`; without, it is slice 0.
@@ -27,14 +29,17 @@ from totalorder.sequencer.control import (
     Renew,
     Renewed,
     Repeated,
+    Retire,
+    Retired,
     Subscribe,
     Unsubscribe,
     encode_request,
 )
 from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import EngineConfig
 
-_EVENT = re.compile(r"(\S+) (\w+)\[(\d+)\]@(\d+)")
+_EVENT = re.compile(r"(\S+) (\w+)(?:#(\w+))?\[(\d+)\]@(\d+)")
 
 
 def run_script(script: str) -> str:
@@ -68,14 +73,18 @@ def _row(line: str, offset: int) -> Row:
     options = {name: int(value) for name, value in re.findall(r"\b(ts|lease|slice)=(\d+)", line)}
     ts, slice_ = options.get("ts", 0), options.get("slice", 0)
     if found := _EVENT.match(line):
-        topic, kafka, partition, event_offset = found.groups()
-        return Row(kafka, int(partition), int(event_offset), ts, "" if topic == "-" else topic, 1, slice=slice_)
+        topic, kafka, topic_id, partition, event_offset = found.groups()
+        name = "" if topic == "-" else topic
+        at = (kafka, int(partition), int(event_offset))
+        return Row(*at, ts, name, 1, slice=slice_, topic_id=topic_id or "")
     return Row(f"{DOMAIN}.control", 0, offset, ts, control=_request(line, options), slice=slice_)
 
 
 def _request(line: str, options: dict[str, int]) -> bytes:
     if line.startswith("raw "):
         return line[4:].encode()
+    if line.startswith("retire "):
+        return _retire(line)
     kind, id_, generation, nonce, *topics = [word for word in line.split() if "=" not in word]
     who = {"id": id_, "generation": int(generation), "nonce": nonce}
     if kind == "subscribe":
@@ -84,30 +93,48 @@ def _request(line: str, options: dict[str, int]) -> bytes:
     return encode_request({"unsubscribe": Unsubscribe, "renew": Renew}[kind](**who))  # type: ignore[arg-type]
 
 
+def _retire(line: str) -> bytes:
+    _, id_, nonce, kafka, *ends = [word for word in line.split() if "=" not in word]
+    topic, topic_id = kafka.split("#")
+    seen = {int(partition): int(end) for partition, end in (each.split(":") for each in ends)}
+    return encode_request(Retire(id=id_, nonce=nonce, topic=topic, topic_id=topic_id, seen=seen))
+
+
+def _place(source: Source) -> str:
+    return f"{source.topic}{'#' * bool(source.topic_id)}{source.topic_id}[{source.partition}]"
+
+
 def _trace(effects: Effects) -> list[str]:
     lines = {answer.g: f"g{answer.g} {_answer(answer)}" for answer in effects.answers}
     for stamped in effects.stamps:
         rows = stamped.rows
         for row in range(len(rows)):
-            kafka, partition = stamped.sources[rows.source[row]]
+            place = _place(stamped.sources[rows.source[row]])
             entries = " ".join(f"{stamped.names[x]}:{n}" for x, n in rows.entries(row).items())
             name, key = stamped.names[int(rows.topic[row])], " keyframe" if rows.keyframe[row] else ""
             lines[int(rows.g[row])] = (
-                f"g{rows.g[row]} {name}{rows.n[row]} {kafka}[{partition}]@{rows.offset[row]} {{{entries}}}{key}"
+                f"g{rows.g[row]} {name}{rows.n[row]} {place}@{rows.offset[row]} {{{entries}}}{key}"
             )
     first = effects.stamps[0]
     unroutable = [f"no topic: {kafka}[{partition}]@{offset}" for kafka, partition, offset in effects.unroutable]
+    retired = [f"retired: {topic.name}#{topic.topic_id}" for topic in effects.retired]
+    late = [f"late: {effects.late}"] if effects.late else []
+    ends = " ".join(f"{_place(source)}@{end}" for source, end in first.next_offsets.items())
     frontier = f"batch {first.batch} complete through g{first.g}, answers through g{first.control_g}"
-    return [*(lines[g] for g in sorted(lines)), *unroutable, frontier]
+    told = [*unroutable, *retired, *late, *([f"ends: {ends}"] if retired or "#" in ends else [])]
+    return [*(lines[g] for g in sorted(lines)), *told, frontier]
 
 
 def _answer(answer: Answer) -> str:
+    if isinstance(answer, Retired):
+        lost = " ".join(f"[{part}]@{first}..{end}" for part, (first, end) in answer.lost.items())
+        return f"retired {answer.topic}#{answer.topic_id} lost {lost or 'nothing'}"
     who = f"{answer.id or '?'}#{answer.generation}"
     if isinstance(answer, Grant | Ended):
         clock = " ".join(f"{topic}:{n}" for topic, n in sorted(answer.clock.items()))
         if isinstance(answer, Ended):
             return f"ended {who} {answer.reason} {{{clock}}}"
-        bounds = " ".join(f"{kafka}[{p}]@{offset}" for (kafka, p), offset in sorted(answer.next_offsets.items()))
+        bounds = " ".join(f"{_place(source)}@{offset}" for source, offset in sorted(answer.next_offsets.items()))
         return f"grant {who} {{{clock}}} from {bounds or 'the start'}{'' if answer.continuous else ' anew'}"
     if isinstance(answer, Renewed):
         return f"renewed {who} until {answer.expires_ms}"

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from totalorder.sequencer.stamps import KafkaTopic
+
 
 @dataclass(frozen=True)
 class Event:
@@ -61,21 +63,26 @@ class Logged(NamedTuple):
     offset: int
     timestamp_ms: int
     slice: int
+    topic_id: str = ""
 
 
 def reference_order(
-    records: Sequence[Logged], *, time_ms: int, topic_order: Sequence[str], ranks: Mapping[str, int]
+    records: Sequence[Logged], *, time_ms: int, topic_order: Sequence[str], ranks: Mapping[KafkaTopic, int]
 ) -> list[Logged]:
-    """The records in the order of pi. Where an event ties with control, which alone has no rank, control is first."""
+    """The records in the order of pi. `ranks` are by name and id of the Kafka topic.
+
+    Where an event ties with control, which alone has no rank, control is first.
+    """
 
     def tau(record: Logged) -> int:
-        same = [other for other in records if other[:2] == record[:2] and other.offset <= record.offset]
+        log = [other for other in records if (*other[:2], other.topic_id) == (*record[:2], record.topic_id)]
+        same = [other for other in log if other.offset <= record.offset]
         return min(time_ms, max(other.timestamp_ms for other in same))
 
     def key(record: Logged) -> tuple[int, ...]:
-        name = record.kafka_topic
+        name, incarnation = record.kafka_topic, KafkaTopic(record.kafka_topic, record.topic_id)
         preference = [*topic_order, name].index(name)  # none: behind all that are in the list
-        topic = (preference, ranks[name]) if name in ranks else (-1, -1)
+        topic = (preference, ranks[incarnation]) if incarnation in ranks else (-1, -1)
         return (record.slice, tau(record), *topic, record.partition, record.offset)
 
     return sorted(records, key=key)

@@ -8,14 +8,15 @@ from sim_world import Process, Slot, World
 
 from totalorder.sequencer.control import Answer, Ended, Grant, decode_answer
 from totalorder.sequencer.position import decode_saved
+from totalorder.sequencer.stamps import Source
 from totalorder.subscriber import Event
 from totalorder.subscriber.transport import Partition
 
-Place = tuple[str, int, int]
+Place = tuple[Source, int]
 
 
 def place(event: Event) -> Place:
-    return event.kafka_topic, event.partition, event.offset
+    return Source(event.kafka_topic, event.topic_id, event.partition), event.offset
 
 
 class Checker:
@@ -114,7 +115,7 @@ class Checker:
         if life == max(lives.values()):
             final = processes[-1]
             delivered = {place(event) for process in processes for event in process.events}
-            missing = [item for item in owed if (*item.partition, item.offset) not in delivered]
+            missing = [item for item in owed if item.place not in delivered]
             assert not missing, f"{slot.id} never got {missing[:3]} ({len(missing)} of {len(owed)}); {final.ended}"
 
     def _check_stamps(self, process: Process) -> None:
@@ -124,13 +125,17 @@ class Checker:
         for item in self.pi:
             if item.topic:
                 counts[item.topic] = counts.get(item.topic, 0) + 1
-                truth[(*item.partition, item.offset)] = (item.g, counts[item.topic], item.topic, item.value)
+                truth[item.place] = (item.g, counts[item.topic], item.topic, item.value)
         for event in process.events:
-            assert (event.g, event.n, event.topic, event.value) == truth[place(event)]
+            told = truth[place(event)]
+            if event.tag == "lost":
+                assert self.world.kafka.ids.get(event.kafka_topic) != event.topic_id, f"{event} is not lost"
+                told = (*told[:3], None)
+            assert (event.g, event.n, event.topic, event.value) == told
 
     def _check_sequence(self, slot: Slot, owed: list[PiItem], processes: list[Process]) -> None:
         """With m = 1 each process delivers a gapless run of what is owed, from where the last saved position was."""
-        index = {(*item.partition, item.offset): at for at, item in enumerate(owed)}
+        index = {item.place: at for at, item in enumerate(owed)}
         low = high = 0
         for process in processes:
             if process.events:
@@ -147,7 +152,7 @@ class Checker:
         done: set[Place] = set()
         for process in processes:
             for topic in self.world.topics:
-                expected = [(*item.partition, item.offset) for item in owed if item.topic == topic]
+                expected = [item.place for item in owed if item.topic == topic]
                 got = [place(event) for event in process.events if event.topic == topic]
                 if got:
                     assert got[0] in expected, f"{slot.id} was not owed {got[0]}"
@@ -162,7 +167,7 @@ class Checker:
         held = 0
         for process in processes:
             for event in process.events:
-                assert event.tag is None or event.g <= held, f"{process.id}: {event} has a tag, and nobody held it"
+                assert event.tag != "redelivered" or event.g <= held, f"{process.id}: {event} was held by nobody"
                 assert event.tag or place(event) not in before, f"{process.id} got {place(event)} again without a tag"
             before |= {place(event) for event in process.events}
             held = max(held, process.held_g)
@@ -177,10 +182,14 @@ class Checker:
             if not process.receipts:
                 assert not mine, f"{slot.id}: receipts that were not asked for"
                 continue
-            assert [receipt.sequence for receipt in mine] == list(range(1, len(mine) + 1)), f"{slot.id}: gaps"
-            for receipt, event in zip(mine, process.events, strict=False):
+            sequences = [event.sequence for event in process.events if event.tag != "lost"]
+            found = [receipt.sequence for receipt in mine]
+            assert found[: len(sequences)] == sequences[: len(found)], f"{slot.id}: gaps"
+            handed = [event for event in process.events if event.tag != "lost"]
+            for receipt, event in zip(mine, handed, strict=False):
                 assert receipt.is_of(event), f"{slot.id}: {receipt} of {event}"
-            assert max(process.durable, self._saved(nonce)) <= len(mine) <= len(process.events), f"{slot.id}: receipts"
+            durable = sum(event.tag != "lost" for event in process.events[: max(process.durable, self._saved(nonce))])
+            assert durable <= len(mine) <= len(handed), f"{slot.id}: receipts"
             generations = [receipt.generation for receipt in mine]
             assert generations == sorted(generations), f"{slot.id}: generations fall"
 

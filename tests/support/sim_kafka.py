@@ -10,20 +10,48 @@ from totalorder.subscriber.transport import Partition, Record
 
 @dataclass
 class SimKafka:
-    """Topics with partitions with records. An offset may be skipped (a transaction marker) or removed (retention)."""
+    """Topics with partitions with records. An offset may be skipped (a transaction marker) or removed (retention).
+
+    A Partition without an id is that of the present topic of its name; with one, it may be of a topic that is gone.
+    """
 
     topics: dict[str, int] = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)
+    made: int = 0
+    """How many topics were created."""
     logs: dict[Partition, list[Record]] = field(default_factory=dict)
     ends: dict[Partition, int] = field(default_factory=dict)
     begins: dict[Partition, int] = field(default_factory=dict)
     moment: int = 0
     """Real time: how many records were written."""
     written: dict[tuple[Partition, int], int] = field(default_factory=dict)
-    """(partition, offset) → the moment that began with this record."""
+    """(partition with its id, offset) → the moment that began with this record."""
 
     def create(self, topic: str, partitions: int) -> None:
         """A topic, or more partitions of it."""
         self.topics[topic] = partitions
+        if topic not in self.ids:
+            self.made += 1
+            self.ids[topic] = f"id{self.made}"
+
+    def delete(self, topic: str) -> None:
+        """A topic with all that it has; another one may be created under its name."""
+        del self.topics[topic], self.ids[topic]
+        for known in (self.logs, self.ends, self.begins):
+            for partition in [partition for partition in known if partition.topic == topic]:
+                del known[partition]
+
+    def has(self, partition: Partition) -> bool:
+        """Whether the topic is there, and is the one of the id."""
+        return partition.topic in self.ids and partition.topic_id in ("", self.ids[partition.topic])
+
+    def begin(self, partition: Partition) -> int:
+        """The first offset that may be there."""
+        return self.begins.get(_named(partition), 0) if self.has(partition) else 0
+
+    def end(self, partition: Partition) -> int:
+        """The next offset."""
+        return self.ends.get(_named(partition), 0) if self.has(partition) else 0
 
     def append(
         self,
@@ -37,11 +65,12 @@ class SimKafka:
         """Writes a record; returns its offset."""
         assert partition.number < self.topics.get(partition.topic, 0), f"there is no {partition}"
         offset = self.ends.get(partition, 0)
-        record = Record(partition.topic, partition.number, offset, key, value, tuple(headers), timestamp_ms)
+        at = (partition.topic, partition.number, offset)
+        record = Record(*at, key, value, tuple(headers), timestamp_ms, self.ids[partition.topic])
         self.logs.setdefault(partition, []).append(record)
         self.ends[partition] = offset + 1
         self.moment += 1
-        self.written[partition, offset] = self.moment
+        self.written[record.at, offset] = self.moment
         return offset
 
     def skip(self, partition: Partition, count: int = 1) -> None:
@@ -61,7 +90,7 @@ class SimKafka:
 
     def records(self, partition: Partition, offset: int, count: int) -> list[Record]:
         """Up to `count` records from `offset` on."""
-        log = self.logs.get(partition, [])
+        log = self.logs.get(_named(partition), []) if self.has(partition) else []
         low, high = 0, len(log)
         while low < high:
             middle = (low + high) // 2
@@ -70,6 +99,10 @@ class SimKafka:
             else:
                 high = middle
         return log[low : low + count]
+
+
+def _named(partition: Partition) -> Partition:
+    return partition._replace(topic_id="")
 
 
 class SimCrash(BaseException):
@@ -97,6 +130,7 @@ class SimTransport:
         self.most, self.fair = most, fair
         self.positions: dict[Partition, int] = {}
         self.paused: set[Partition] = set()
+        self.gone: list[Partition] = []
         self.closed = False
         self.crash_in: int | None = None
         self.refused: Mapping[str, Error] = {}
@@ -106,10 +140,10 @@ class SimTransport:
         return self.kafka.topics.get(topic, 0)
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
-        return {partition: self.kafka.begins.get(partition, 0) for partition in partitions}
+        return {partition: self.kafka.begin(partition) for partition in partitions}
 
     def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
-        return {partition: self.kafka.ends.get(partition, 0) for partition in partitions}
+        return {partition: self.kafka.end(partition) for partition in partitions}
 
     def read(self, partition: Partition, offset: int) -> None:
         self.positions[partition] = offset
@@ -136,6 +170,10 @@ class SimTransport:
             raise SimCrash
         self.on_poll(timeout_s)
         found: list[Record] = []
+        for partition in [partition for partition in self.positions if not self.kafka.has(partition)]:
+            if partition.topic_id:
+                self.stop(partition)
+                self.gone.append(partition)
         partitions = [partition for partition in self.positions if partition not in self.paused]
         for partition in partitions:
             self._check_range(partition)
@@ -147,22 +185,26 @@ class SimTransport:
 
     def _check_range(self, partition: Partition) -> None:
         position = self.positions[partition]
-        begin, end = self.kafka.begins.get(partition, 0), self.kafka.ends.get(partition, 0)
+        begin, end = self.kafka.begin(partition), self.kafka.end(partition)
         if not begin <= position <= end:
-            gone = {tuple(partition): begin} if position < begin else None
-            raise EventsLost(f"{partition}@{position} is not within {begin}..{end}", gone=gone)  # type: ignore[arg-type]
+            gone = {partition.source: begin} if position < begin else None
+            raise EventsLost(f"{partition}@{position} is not within {begin}..{end}", gone=gone)
 
     def _take(self, partition: Partition) -> list[Record]:
-        position, end = self.positions[partition], self.kafka.ends.get(partition, 0)
+        position, end = self.positions[partition], self.kafka.end(partition)
         count = self.most if self.fair else self.rng.randint(1, self.most)
         records = self.kafka.records(partition, position, count)
         # A consumer steps over a gap at the end too.
         self.positions[partition] = records[-1].offset + 1 if len(records) == count else end
-        return records
+        return [record._replace(topic_id=partition.topic_id) for record in records]
+
+    def vanished(self) -> list[Partition]:
+        found, self.gone = self.gone, []
+        return found
 
     def at_ends(self) -> bool:
         """Whether every partition that is read is read to its end."""
-        return all(position >= self.kafka.ends.get(at, 0) for at, position in self.positions.items())
+        return all(position >= self.kafka.end(at) for at, position in self.positions.items())
 
     def send(
         self,

@@ -6,6 +6,7 @@ from sim_kafka import SimKafka
 
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.receipts import decode_receipts
+from totalorder.sequencer.stamps import Source
 from totalorder.subscriber import Event
 from totalorder.subscriber.transport import Partition
 
@@ -17,7 +18,7 @@ class Receipt(NamedTuple):
     generation: int
     sequence: int
     topic: str
-    source: tuple[str, int]
+    source: Source
     offset: int
     n: int
     g: int
@@ -26,7 +27,13 @@ class Receipt(NamedTuple):
 
     def is_of(self, event: Event) -> bool:
         """Whether it is the event's."""
-        place = (event.topic, (event.kafka_topic, event.partition), event.offset, event.n, event.g)
+        place = (
+            event.topic,
+            Source(event.kafka_topic, event.topic_id, event.partition),
+            event.offset,
+            event.n,
+            event.g,
+        )
         return (self.sequence, *self[3:8], self.redelivered) == (event.sequence, *place, event.tag == "redelivered")
 
 

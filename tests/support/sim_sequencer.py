@@ -10,9 +10,10 @@ from sim_kafka import SimKafka
 
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Ended, Grant, answer_key, encode_answer
+from totalorder.sequencer.control import Ended, Grant, Retire, answer_key, encode_answer, encode_request
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.subscriber.naming import topic_of
 from totalorder.subscriber.transport import Partition, Record
 
@@ -63,6 +64,11 @@ class PiItem:
     offset: int
     value: bytes | None
 
+    @property
+    def place(self) -> tuple[Source, int]:
+        """Where the record is, whichever topic has its name now."""
+        return self.partition.source, self.offset
+
 
 @dataclass
 class SimSequencer:
@@ -89,6 +95,8 @@ class SimSequencer:
     """What others do while a look is under way."""
     answers: list[Grant | Ended] = field(default_factory=list)
     """All that changed a subscription, whatever became of the log of grants."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Kafka's ids of the event topics that are read."""
     planned: Cut | None = None
     """The write-ahead log: a batch that was begun and not committed runs again as it was."""
 
@@ -115,14 +123,33 @@ class SimSequencer:
             for shard in range(self.domain.shards)
         ]
 
+    def retire(self) -> None:
+        """Asks for the end of each topic that Kafka has no longer, and reads what has its name now."""
+        for topic in self.event_topics:
+            former, present = self.ids.get(topic, ""), self.kafka.ids.get(topic, "")
+            if former != present:
+                self.ids[topic] = present
+            if former not in ("", present):
+                ends = [end for look in self.remembered for end in look.ends.items()]
+                seen: dict[int, int] = {}
+                for partition, end in ends:
+                    if (partition.topic, partition.topic_id) == (topic, former):
+                        seen[partition.number] = max(end, seen.get(partition.number, 0))
+                request = Retire(id="job", nonce="n", topic=topic, topic_id=former, seen=seen)
+                self.kafka.append(Partition(self.names.control, 0), value=encode_request(request))
+
     def look(self) -> None:
         """Asks for the end of one partition after the other. A look at which nothing had moved tells nothing."""
         asked, ends = {}, {}
         topics = [self.names.control, *self.event_topics]
-        partitions = [Partition(topic, number) for topic in topics for number in range(self.kafka.topics[topic])]
+        partitions = [
+            Partition(topic, number, self.kafka.ids[topic])
+            for topic in topics
+            for number in range(self.kafka.topics.get(topic, 0))
+        ]
         for partition in self.rng.sample(partitions, len(partitions)):
             self.meanwhile()
-            asked[partition], ends[partition] = self.kafka.moment, self.kafka.ends.get(partition, 0)
+            asked[partition], ends[partition] = self.kafka.moment, self.kafka.end(partition)
         if not self.remembered or self.remembered[-1].ends != ends:
             self.looks.append(Look(ends, asked, self.kafka.moment))
             self.remembered.append(self.looks[-1])
@@ -184,7 +211,7 @@ class SimSequencer:
         """So many of a slice's records, of each partition the first ones."""
         left: dict[Partition, list[Record]] = {}
         for record in records:
-            left.setdefault(Partition(record.topic, record.partition), []).append(record)
+            left.setdefault(record.at, []).append(record)
         part = []
         for _ in range(size):
             partition = self.rng.choice([partition for partition, queue in left.items() if queue])
@@ -203,6 +230,7 @@ class SimSequencer:
             zlib.crc32(record.value) if record.value is not None else 0,
             (record.value or b"") if control else None,
             slice_,
+            record.topic_id,
         )
 
     def _writes(self, effects: Effects) -> list[list[Write]]:
@@ -232,17 +260,18 @@ def naive_pi(batches: Sequence[Cut], control: str, topic_by: str, expired: Mappi
 
     `expired` says how many leases ran out at the start of each batch (by index): each takes a position.
     """
-    ranks: dict[str, int] = {}
+    ranks: dict[KafkaTopic, int] = {}
     g = 0
     items = []
     for index, cut in enumerate(batches):
         g += expired.get(index, 0)
         batch = {
-            Logged(record.topic, record.partition, record.offset, record.timestamp_ms, slice_): record
+            Logged(record.topic, record.partition, record.offset, record.timestamp_ms, slice_, record.topic_id): record
             for slice_, records in enumerate(cut.slices)
             for record in records
         }
-        for topic in sorted({record.topic for record in batch.values()} - ranks.keys() - {control}):
+        topics = {KafkaTopic(record.topic, record.topic_id) for record in batch.values() if record.topic != control}
+        for topic in sorted(topics - ranks.keys()):
             ranks[topic] = len(ranks)
         for place in reference_order(list(batch), time_ms=cut.time_ms, topic_order=cut.topic_order, ranks=ranks):
             record = batch[place]
@@ -250,5 +279,5 @@ def naive_pi(batches: Sequence[Cut], control: str, topic_by: str, expired: Mappi
             if name is None:
                 continue  # it belongs to no topic, and takes no position
             g += 1
-            items.append(PiItem(g, name, Partition(record.topic, record.partition), record.offset, record.value))
+            items.append(PiItem(g, name, record.at, record.offset, record.value))
     return items

@@ -17,16 +17,17 @@ from sim_sequencer import Domain, SimSequencer, naive_pi
 
 from totalorder.errors import Fenced, Rejected
 from totalorder.sequencer.control import Ended, Grant
+from totalorder.sequencer.stamps import Source
 from totalorder.subscriber import Event, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 
 ID = "s"
 TOPICS = ["a", "b", "c"]
-Place = tuple[str, int, int]
+Place = tuple[Source, int]
 
 
 def place(event: Event) -> Place:
-    return event.kafka_topic, event.partition, event.offset
+    return Source(event.kafka_topic, event.topic_id, event.partition), event.offset
 
 
 @dataclass
@@ -295,7 +296,7 @@ class TwinWorld:
                 if answer.g < item.g:
                     in_force = answer.topics if isinstance(answer, Grant) else ()
             if item.topic in in_force:
-                owed.append((*item.partition, item.offset))
+                owed.append(item.place)
         return owed
 
     def answers(self) -> list[Grant | Ended]:

@@ -93,6 +93,9 @@ class World:
         # With m = 2 a lapse cannot be healed, which has a test of its own.
         self.lease_s = rng.choice([0, 0, 15]) if self.domain.min_subscriptions == 1 else 0
         self.max_buffered = rng.choice([1, 2, 5, 1000])
+        # What is stamped of a topic and not read when it is deleted is lost, which with m = 2 stops a subscriber.
+        self.recreates = self.domain.min_subscriptions == 1 and rng.random() < 0.5
+        self.recreated = 0
         self.count = 0
         self.healed = False
         self.by_nonce: dict[str, Process] = {}
@@ -128,6 +131,8 @@ class World:
         self.count += 1
         topic = rng.choice(self.topics)
         kafka_topic = topic if self.domain.topic_by == "topic" else rng.choice(self.kafka_topics)
+        if kafka_topic not in self.kafka.topics:
+            return
         partition = Partition(kafka_topic, rng.randrange(self.kafka.topics[kafka_topic]))
         name: bytes | None = topic.encode()
         if rng.random() < 0.1:
@@ -157,7 +162,21 @@ class World:
             self.sequencer.event_topics.append(self.later.pop())
         if rng.random() < 0.02:
             grown = rng.choice(self.kafka_topics)
-            self.kafka.create(grown, self.kafka.topics[grown] + 1)
+            self.kafka.create(grown, self.kafka.topics.get(grown, 0) + 1)
+        if self.recreates and rng.random() < 0.015:
+            self._delete_or_create(rng.choice(self.kafka_topics))
+        if rng.random() < 0.5:
+            self.sequencer.retire()
+
+    def _delete_or_create(self, topic: str) -> None:
+        """The job may notice at once, or after it has read what has the name now."""
+        if topic in self.kafka.topics:
+            self.kafka.delete(topic)
+            self.recreated += 1
+        if self.rng.random() < 0.7:
+            self.kafka.create(topic, self.rng.randint(1, 3))
+            for _ in range(self.rng.randint(0, 4)):
+                self._publish_one()
 
     def positions_of(self, id: str) -> Partition:  # noqa: A002
         """Where an id's positions are saved."""
@@ -196,6 +215,7 @@ class World:
                 id=slot.id,
                 domain=self.domain.name,
                 start="new" if anew else "saved",
+                lost="skip" if self.recreates else "stop",
                 lease_s=self.lease_s,
                 start_timeout_s=10_000,
                 save_interval_s=process.save_interval_s,
@@ -345,6 +365,7 @@ class World:
         self.healed = True
         self.sequencer.event_topics += self.later
         self.later = []
+        self.sequencer.retire()
         for slot in self.slots:
             for process in slot.processes[:-1]:
                 process.subscriber = None
