@@ -1,10 +1,12 @@
 """What a worker asks and says while nothing comes of what it is to read; both ways of reading."""
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 from cut_world import World, chunks, plan_of, rows_of, whole
 from kafka import KafkaAdminClient
+from waiting import wait_until
 
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, StateError
@@ -99,14 +101,19 @@ def test_brokers_that_do_not_answer_are_silent_as_long_as_the_plan_bears(
     assert 1 <= asked <= 4
 
 
-def test_what_comes_while_it_is_asked_is_taken(world: World, reader: Reader, new_topic: NewTopic) -> None:
-    """Though the question took longer than silence is borne."""
-    topic = new_topic("late")
-    plan = plan_of(world.servers, [whole(topic, 0, 0, 1)], silence_s=0.7)
+@pytest.mark.parametrize(("count", "silence_s"), [(1, 0.7), (5, 1.5)])
+def test_what_comes_while_it_is_asked_is_taken(
+    world: World, reader: Reader, new_topic: NewTopic, count: int, silence_s: float
+) -> None:
+    """Though the question took longer than silence is borne, or several did that had an answer each."""
+    topic, began_s = new_topic("late"), time.monotonic()
+    plan = plan_of(world.servers, [whole(topic, 0, 0, count)], silence_s=silence_s)
 
     def writing(plan: ReadPlan) -> dict[str, str | None]:
-        if not world.records:
+        if len(world.records.get((topic, 0), ())) < count:
             world.write("none", [((topic, 0), b"v", 1)])
+            if count == 1:
+                wait_until(lambda: time.monotonic() > began_s + 3 * silence_s, "more time than is borne")
         return {part.topic: part.topic_id for part in plan.ranges}
 
     assert rows_of(chunks(plan, reader, writing)) == world.expected(plan)
