@@ -60,8 +60,8 @@ class Plan:
 
     @property
     def names(self) -> list[str]:
-        """The pub/sub topics: the keys of events."""
-        return [f"t{topic:04}" for topic in range(self.topics)]
+        """All pub/sub topics."""
+        return [topic_name(topic) for topic in range(self.topics)]
 
     def subscriptions(self) -> list[list[str]]:
         """Topics of each subscriber."""
@@ -103,6 +103,11 @@ class Alone:
 
     reading_s: float
     intake_s: float
+
+
+def topic_name(topic: int) -> str:
+    """Name of a pub/sub topic: the key of its events."""
+    return f"t{topic:04}"
 
 
 def run(request: Request) -> Outcome:
