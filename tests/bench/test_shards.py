@@ -108,7 +108,7 @@ def packed(plan: Plan) -> list[list[bytes]]:
 
 
 def test_chunks_have_every_event_once_as_it_was_published() -> None:
-    plan = Plan(events=2_500, turns=1, batch=1_000, topics=20, subscribers=5)
+    plan = Plan(events=2_500, turns=1, batch=1_000, topics=2_000, subscribers=5)
     (drawn,) = plan.drawn()
     found, sizes = {}, []
     for number, batch in enumerate(packed(plan), 2):
