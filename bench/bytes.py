@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from totalorder.bench.bytes_delivery import DeliveryCost, ModeCost, delivery_cost
+from totalorder.bench.cuts_log import CutsLog
 from totalorder.bench.domain import Domain
 from totalorder.bench.outcome import Outcome, Request, Table
 from totalorder.bench.plots import line_plot
@@ -18,7 +19,7 @@ from totalorder.sequencer.stamps import StampedBatch
 
 TOPICS, SUBSCRIPTION_SIZE = 1_000, 10
 STEADY_BATCH = 2_500
-"""Events a batch at which the figures are compared with their aims."""
+"""Events a batch at which the figures are compared with their aims; a larger one is one of a backlog."""
 ENTRY_BYTES = 12
 """An entry as such: a topic's number in four bytes, a clock in eight."""
 
@@ -39,10 +40,14 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Stored:
-    """Bytes an event of one batch size. `envelope`: what Kafka adds around the values of the vector records."""
+    """Bytes an event of one batch size. `envelope`: what Kafka adds around the values of the vector records.
+
+    `cuts` is what the record of the batch's cut takes, beside either kind of stamps.
+    """
 
     vector: float
     scalar: float
+    cuts: float
     envelope: float
     entries: float
     """Entries an event, keyframes' included."""
@@ -84,35 +89,52 @@ def measure(workload: Workload, min_subscriptions: int, plan: Plan, bootstrap_se
     """Runs the plan; each batch is stored twice: as it is, and without its entries."""
     domain = Domain(workload, min_subscriptions=min_subscriptions, events=plan.events)
     domain.subscribe(workload.subscriptions(plan.subscribers, SUBSCRIPTION_SIZE))
-    domain.run(domain.next_batch(plan.settle))
+    settled = domain.next_batch(plan.settle)
+    domain.run(settled)
     name = f"bytes-{workload.shape}-{min_subscriptions}"
     with (
         StampsLog(bootstrap_servers, f"{name}-vector") as vector,
         StampsLog(bootstrap_servers, f"{name}-scalar") as scalar,
+        CutsLog(bootstrap_servers, f"{name}-cuts") as cuts,
     ):
-        by_batch = {size: _stored(domain, size, count, vector, scalar) for size, count in plan.batches.items()}
+        logs = _Logs(vector, scalar, cuts)
+        logs.cuts.write(settled, is_backlog=True)
+        by_batch = {size: _stored(domain, size, count, logs) for size, count in plan.batches.items()}
     return Measured(mean_group=float(domain.group_sizes().mean()), by_batch=by_batch)
 
 
-def _stored(domain: Domain, size: int, count: int, vector: StampsLog, scalar: StampsLog) -> Stored:
-    began = vector.size(), scalar.size()
+class _Logs(NamedTuple):
+    """What is written of each batch."""
+
+    vector: StampsLog
+    scalar: StampsLog
+    cuts: CutsLog
+
+    def sizes(self) -> list[int]:
+        return [log.size() for log in self]
+
+
+def _stored(domain: Domain, size: int, count: int, logs: _Logs) -> Stored:
+    began = logs.sizes()
     values = entries = group = 0
     groups = domain.group_sizes()
     for _ in range(count):
         batch = domain.next_batch(size)
         stamps = domain.run(batch).stamps
         records = encoded(stamps)
-        vector.write(records)
-        scalar.write(encoded(without_entries(stamped, stamped.previous_digest) for stamped in stamps))
+        logs.vector.write(records)
+        logs.cuts.write(batch, is_backlog=size > STEADY_BATCH)
+        logs.scalar.write(encoded(without_entries(stamped, stamped.previous_digest) for stamped in stamps))
         values += sum(len(record.value) for _, record in records)
         entries += sum(len(stamped.rows.entry_topic) for stamped in stamps)
         group += int(groups[batch.topic].sum())
     events = size * count
-    stored = vector.size() - began[0]
+    vector, scalar, cuts = (after - before for after, before in zip(logs.sizes(), began, strict=True))
     return Stored(
-        vector=stored / events,
-        scalar=(scalar.size() - began[1]) / events,
-        envelope=(stored - values) / events,
+        vector=vector / events,
+        scalar=scalar / events,
+        cuts=cuts / events,
+        envelope=(vector - values) / events,
         entries=entries / events,
         full_vector=ENTRY_BYTES * group / events,
     )
@@ -160,11 +182,12 @@ def _cost(cost: ModeCost) -> dict[str, float]:
 def _bytes_table(found: Mapping[tuple[float, int], Measured]) -> Table:
     return Table(
         title="Bytes an event on the broker",
-        columns=("shape", "m", "batch", "vector", "scalar", "of it Kafka's", "entries", "full vector"),
+        columns=("shape", "m", "batch", "vector", "scalar", "of vector: Kafka's", "cuts", "entries", "full vector"),
         rows=[
             (
                 *(str(shape), str(m), f"{size:,}", f"{stored.vector:.1f}", f"{stored.scalar:.1f}"),
-                *(f"{stored.envelope:.1f}", f"{stored.entries:.1f}", f"{stored.full_vector:,.0f}"),
+                *(f"{stored.envelope:.1f}", f"{stored.cuts:.1f}"),
+                *(f"{stored.entries:.1f}", f"{stored.full_vector:,.0f}"),
             )
             for (shape, m), measured in found.items()
             for size, stored in measured.by_batch.items()

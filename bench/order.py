@@ -4,13 +4,12 @@ Pairs of a parent and its child are published through the real job, the child so
 acknowledged or delivered, by clocks that are honest and others; the stamps say which came first.
 """
 
-import json
 import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from pathlib import Path
 
 from totalorder.bench.cluster import Cluster
 from totalorder.bench.cluster_stamps import Stamps, read_stamps
@@ -25,7 +24,7 @@ from totalorder.bench.order_load import (
     publish_pairs,
 )
 from totalorder.bench.order_page import Judged, Variant, page, summary, tables
-from totalorder.bench.outcome import Outcome, Request, Say, Size, write_text
+from totalorder.bench.outcome import Outcome, Request, Say, Size, write_page
 from totalorder.config import Settings
 from totalorder.errors import Error
 
@@ -98,11 +97,7 @@ def run(request: Request) -> Outcome:
         for variant in variants:
             found[variant] = _Run(cluster, plan, variant, request.say).judged()
     data = summary(plan.pairs, found)
-
-    def write() -> list[Path]:
-        texts = {"order.json": json.dumps(data, indent=1), "order.md": page(data)}
-        return [write_text(request.out / name, text) for name, text in texts.items()]
-
+    write = partial(write_page, request.out, "order", data, page(data))
     return Outcome(data=data, tables=tables(data), write=write)
 
 

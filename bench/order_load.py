@@ -1,6 +1,7 @@
 """Pairs of events, of which one causes the other: what publishes them, each a process, and which came first in π."""
 
 import heapq
+import math
 import random
 import struct
 import time
@@ -81,10 +82,6 @@ class _Pairs:
         self._children: dict[int, Place] = {}
         self._failed = ""
 
-    @property
-    def are_all_published(self) -> bool:
-        return len(self._children) == len(self._cases)
-
     def start(self, pair: int) -> None:
         """Publishes the parent."""
         self._times_ms[pair], self._started_s[pair] = _now_ms(), time.monotonic()
@@ -107,8 +104,21 @@ class _Pairs:
         if self._failed:
             raise Error(f"the broker did not take an event: {self._failed}")
 
-    def found(self) -> list[Pair]:
-        """All of them."""
+    def publish_all(self, rate: int, between: Callable[[float, float], None]) -> list[Pair]:
+        """Starts so many pairs a second. `between` publishes the children and waits; it is told the time now, and when
+        the next pair is to start.
+        """
+        began_s, started, count = time.monotonic(), 0, len(self._cases)
+        deadline_s = began_s + 2 * count / rate + _PATIENCE_S
+        while len(self._children) < count:
+            now_s = _before(deadline_s)
+            while started < count and now_s >= began_s + started / rate:
+                self.start(started)
+                started += 1
+            between(now_s, began_s + started / rate if started < count else math.inf)
+        return self._found()
+
+    def _found(self) -> list[Pair]:
         return [
             Pair(case, self._parents[pair], self._children[pair], self._gaps_s[pair], self._acknowledged_s[pair])
             for pair, case in enumerate(self._cases)
@@ -141,20 +151,14 @@ def publish_pairs(
         pairs.cause(pair)
         heapq.heappush(due, (time.monotonic() + (cases[pair].gap_ms or 0) / 1_000, pair))
 
-    pairs = _Pairs(servers, topics, partitions, cases, acknowledged)
-    began, started = time.monotonic(), 0
-    deadline = began + 2 * len(cases) / rate + _PATIENCE_S
-    while not pairs.are_all_published:
-        now = _before(deadline)
-        if started < len(cases) and now >= began + started / rate:
-            pairs.start(started)
-            started += 1
-        while due and due[0][0] <= now:
+    def between(now_s: float, start_s: float) -> None:
+        while due and due[0][0] <= now_s:
             pairs.follow(heapq.heappop(due)[1])
-        next_s = min([due[0][0]] if due else [], default=now + _WAIT_S)
-        next_s = min(next_s, began + started / rate if started < len(cases) else next_s)
+        next_s = min([start_s, now_s + _WAIT_S, *(due_s for due_s, _ in due[:1])])
         pairs.wait(max(0.0, next_s - time.monotonic()))
-    pipe.send(pairs.found())
+
+    pairs = _Pairs(servers, topics, partitions, cases, acknowledged)
+    pipe.send(pairs.publish_all(rate, between))
 
 
 def publish_after_reading(
@@ -171,13 +175,8 @@ def publish_after_reading(
         topics, id="reader", domain=domain, bootstrap_servers=servers, start_timeout_s=90, save_interval_s=1
     ) as subscriber:
         pairs = _Pairs(servers, topics, partitions, cases)
-        began, started = time.monotonic(), 0
-        deadline = began + 2 * len(cases) / rate + _PATIENCE_S
-        while not pairs.are_all_published:
-            now = _before(deadline)
-            while started < len(cases) and now >= began + started / rate:
-                pairs.start(started)
-                started += 1
+
+        def between(_now_s: float, _start_s: float) -> None:
             event = subscriber.poll(_READ_S)
             if event is not None:
                 pair, is_child = _VALUE.unpack(event.value or b"")
@@ -186,7 +185,8 @@ def publish_after_reading(
                     pairs.follow(pair)
                 subscriber.ack(event)
             pairs.wait(0)
-        pipe.send(pairs.found())
+
+        pipe.send(pairs.publish_all(rate, between))
 
 
 def _before(deadline: float) -> float:

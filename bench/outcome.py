@@ -1,5 +1,6 @@
 """What a benchmark is asked and what it answers."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,6 +45,12 @@ def write_text(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def write_page(out: Path, name: str, data: Mapping[str, Any], page: str) -> list[Path]:
+    """Writes a benchmark's page, and its data beside it, below `--out`."""
+    texts = {f"{name}.json": json.dumps(data, indent=1), f"{name}.md": page}
+    return [write_text(out / file, text) for file, text in texts.items()]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,13 +4,12 @@ They run by turns in one Spark session over the same topics. Where one of them f
 bounded time, named, and not asked for more.
 """
 
-import json
 import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -19,7 +18,7 @@ from totalorder.bench.job import delays_between
 from totalorder.bench.job_load import Receiver, Worker, publish_paced, receive_copies, receive_ordered
 from totalorder.bench.job_progress import BatchTimes
 from totalorder.bench.memory import memory_of
-from totalorder.bench.outcome import Outcome, Request, Say, Size, write_text
+from totalorder.bench.outcome import Outcome, Request, Say, Size, write_page
 from totalorder.bench.partitions_page import KINDS, Measured, Phase, page, summary, tables
 from totalorder.config import Settings
 from totalorder.errors import Error
@@ -103,11 +102,7 @@ def run(request: Request) -> Outcome:
                     turn = _Turn(cluster, plan, layout, kind, request.say)
                     turn.run(number, found[layout.partitions][kind])
     data = summary(plan.rates, found)
-
-    def write() -> list[Path]:
-        texts = {"partitions.json": json.dumps(data, indent=1), "partitions.md": page(data)}
-        return [write_text(request.out / name, text) for name, text in texts.items()]
-
+    write = partial(write_page, request.out, "partitions", data, page(data))
     return Outcome(data=data, tables=tables(data), write=write)
 
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
+from kafka import KafkaAdminClient
+
 from totalorder import kafka_clients
 from totalorder.config import make_settings
 from totalorder.sequencer.codec import WireRecord
@@ -54,12 +56,16 @@ class StampsLog:
 
     def size(self) -> int:
         """Bytes of the topic's log, all partitions: batch headers, record headers and values."""
-        described = self._admin.describe_log_dirs([self._topic])
-        return sum(
-            partition["partition_size"]
-            for broker in described
-            for directory in broker["log_dirs"]
-            for topic in directory["topics"]
-            if topic["name"] == self._topic
-            for partition in topic["partitions"]
-        )
+        return log_bytes(self._admin, self._topic)
+
+
+def log_bytes(admin: KafkaAdminClient, name: str) -> int:
+    """What the brokers keep of a topic, all partitions."""
+    return sum(
+        partition["partition_size"]
+        for broker in admin.describe_log_dirs([name])
+        for directory in broker["log_dirs"]
+        for topic in directory["topics"]
+        if topic["name"] == name
+        for partition in topic["partitions"]
+    )

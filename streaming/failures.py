@@ -15,6 +15,12 @@ _DAMAGED = re.compile(
 )
 _NO_WORKER = re.compile(r"Python worker failed to connect back")
 """Spark gives the Python process that it starts with each query 10 s, which a busy machine can exceed."""
+_SOURCE_ENDED = re.compile(
+    r"java\.(?:io|net)\.(?:EOFException|\w+: (?:Broken pipe|Connection reset))[^\n]*\n(?:[^\n]*\n){0,12}?"
+    r"\s*at [\w.]*\.PythonStreamingSourceRunner\."
+)
+"""Java's trace when the process in which the source lives was killed: its socket ends, and nothing else is said."""
+_ENDED = "the Python process of the source has ended without a word"
 _RETRIABLE = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(Retriable|Timeout|Disconnect|Network|NotLeaderOrFollower|LeaderNotAvailable"
     r"|NotController|NotCoordinator|CoordinatorNotAvailable|CoordinatorLoadInProgress|NotEnoughReplicas\w*|KafkaStorage"
@@ -38,12 +44,23 @@ class WorkerFailure(Exception):
         super().__init__(_MARK + json.dumps(content))
 
 
+def words_of(failure: BaseException) -> str:
+    """What Spark says of a query that failed, behind a line of ours where Java's trace alone tells what happened."""
+    trace = getattr(getattr(failure, "_cause", None), "_stackTrace", "")
+    return f"{_ENDED}\n{failure}" if _SOURCE_ENDED.match(trace) else str(failure)
+
+
 def is_passing(message: str) -> bool:
-    """Whether a query that failed so is worth another try as it is."""
+    """Whether a query that failed so is worth another try as it is; `message` is `words_of` its failure.
+
+    A source that was killed is: the next one begins from Spark's log and Kafka, as behind a kill of the whole job, and
+    takes the place of a cut that the former one sent and nobody ran.
+    """
     if (ours := _LINE.search(message)) is not None:
         return isinstance(_ours(ours[1]), BrokerUnavailable | TopicChanged)
     lost = _EVENTS_LOST.search(message) or _DAMAGED.search(message)
-    return lost is None and any(cause.search(message) for cause in (_NO_WORKER, _RETRIABLE))
+    passing = message.startswith(_ENDED) or any(cause.search(message) for cause in (_NO_WORKER, _RETRIABLE))
+    return lost is None and passing
 
 
 def error_from(message: str) -> Error:
@@ -51,6 +68,10 @@ def error_from(message: str) -> Error:
     if (found := _LINE.search(message)) is not None:
         return _ours(found[1])
     first = _first_line(message)
+    if first == _ENDED:
+        return Error(
+            first, remedy="Look at the machine's memory: Linux ends what takes too much; starting again is safe"
+        )
     if _EVENTS_LOST.search(message):
         return EventsLost(
             f"Kafka no longer has records that were still to be stamped: {first}",

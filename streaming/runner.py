@@ -22,7 +22,7 @@ from totalorder.librdkafka_settings import consumer_settings
 from totalorder.streaming import claims, preflight
 from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
-from totalorder.streaming.failures import error_from, is_passing, is_told, text_of
+from totalorder.streaming.failures import error_from, is_passing, is_told, text_of, words_of
 from totalorder.streaming.handover import Handover
 from totalorder.streaming.patience import BrokerWatch, Patience, borne
 from totalorder.streaming.preflight import Facts
@@ -370,7 +370,7 @@ class Sequencer:
             self._look_if_ready(query)
             return True
         failure = query.exception()
-        text = str(failure) if failure is not None else "it ended without a reason"
+        text = words_of(failure) if failure is not None else "it ended without a reason"
         # Changed topics may be the cause. A batch that runs again without one must not differ from what is stamped.
         before = self._record
         if not self._broker.answers(self._take_stock):

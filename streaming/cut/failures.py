@@ -1,5 +1,6 @@
 """What librdkafka says when something is amiss, in totalorder's terms."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ from confluent_kafka import KafkaError
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError, StateError
 from totalorder.streaming.cut.ranges import Range, ReadPlan
-from totalorder.streaming.cut.records import removed
+from totalorder.streaming.cut.records import OnQuiet, removed
 
 _END = int(KafkaError._PARTITION_EOF)
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
@@ -21,6 +22,31 @@ _DAMAGED = {
 }
 """After these librdkafka goes on behind what it could not read, and would leave a gap."""
 _NAMED = 5
+QUIET_S = 0.5
+"""For so long nothing has come before `Silence` asks why."""
+
+
+class Silence:
+    """How long nothing has come of what is missing; it begins when it is made."""
+
+    def __init__(self, plan: ReadPlan, on_quiet: OnQuiet) -> None:
+        self._bound_s, self._on_quiet = plan.silence_s, on_quiet
+        self.begin()
+
+    def begin(self) -> None:
+        """Something came."""
+        now_s = time.monotonic()
+        self._deadline_s, self._ask_s = now_s + self._bound_s, now_s + QUIET_S
+
+    def is_over(self) -> bool:
+        """Whether it has lasted for the plan's `silence_s`. Asks why, each time that it has lasted `QUIET_S` longer."""
+        now_s = time.monotonic()
+        if now_s >= self._deadline_s:
+            return True
+        if now_s >= self._ask_s:
+            self._on_quiet()
+            self._ask_s = time.monotonic() + QUIET_S
+        return False  # while it was asked, something may have come
 
 
 class Trouble:

@@ -6,7 +6,6 @@ range is kept for the next one. So a partition without events costs nothing, and
 
 import ctypes
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,10 +16,10 @@ import numpy as np
 
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut import messages
-from totalorder.streaming.cut.failures import Trouble
+from totalorder.streaming.cut.failures import Silence, Trouble
 from totalorder.streaming.cut.librdkafka import Addresses, Client, Message
 from totalorder.streaming.cut.ranges import Range, ReadPlan
-from totalorder.streaming.cut.records import NONE, Names, Place, Records, by_place
+from totalorder.streaming.cut.records import NONE, Names, OnQuiet, Place, Records, by_place
 
 MOST = 20_000
 """Messages of one batch call."""
@@ -89,7 +88,7 @@ class FastReader:
         self._is_used = False
         self._idle: threading.Timer | None = None
 
-    def read(self, plan: ReadPlan, names: Names) -> Iterator[tuple[int, Records]]:
+    def read(self, plan: ReadPlan, names: Names, on_quiet: OnQuiet) -> Iterator[tuple[int, Records]]:
         """See `Reader`."""
         places = by_place(plan)
         with self._used():
@@ -98,7 +97,7 @@ class FastReader:
             for place, at in places.items():
                 for records in self._begin(place, plan.ranges[at], names):
                     yield at, records
-            yield from self._rest(plan, names, places)
+            yield from self._rest(plan, names, places, on_quiet)
             self._spared = max(0, self._spared - 1)
 
     def forget(self, topic: str) -> None:
@@ -182,11 +181,13 @@ class FastReader:
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _rest(self, plan: ReadPlan, names: Names, places: Mapping[Place, int]) -> Iterator[tuple[int, Records]]:
+    def _rest(
+        self, plan: ReadPlan, names: Names, places: Mapping[Place, int], on_quiet: OnQuiet
+    ) -> Iterator[tuple[int, Records]]:
         """Fetches what of the ranges is not known yet."""
         missing = {place: plan.ranges[at] for place, at in places.items()}
         self._settle(missing)
-        wait_ms, deadline_s = _FIRST_WAIT_MS, time.monotonic() + plan.silence_s
+        wait_ms, silence = _FIRST_WAIT_MS, Silence(plan, on_quiet)
         while missing:
             known = sum(self._held[place].end for place in missing)
             for run in self._poll(plan, names, missing, wait_ms):
@@ -195,10 +196,11 @@ class FastReader:
             if sum(self._held[place].end for place in missing) == known:
                 self._look_behind(missing)
             if sum(self._held[place].end for place in missing) > known:
-                wait_ms, deadline_s = _FIRST_WAIT_MS, time.monotonic() + plan.silence_s
+                wait_ms = _FIRST_WAIT_MS
+                silence.begin()
             else:
                 wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
-                self._bear(plan, missing, deadline_s)
+                self._bear(plan, missing, silence)
             self._settle(missing)
 
     def _settle(self, missing: dict[Place, Range]) -> None:
@@ -207,11 +209,11 @@ class FastReader:
             self._held[place].begin = missing.pop(place).end
             self._end(place)
 
-    def _bear(self, plan: ReadPlan, missing: Mapping[Place, Range], deadline_s: float) -> None:
+    def _bear(self, plan: ReadPlan, missing: Mapping[Place, Range], silence: Silence) -> None:
         """Nothing came: hears why, and whether that may pass."""
         self._client.hear()
         self._trouble.raise_refusal(plan.bootstrap_servers)
-        if time.monotonic() >= deadline_s:
+        if silence.is_over():
             parts = [(wanted, self._held[place].end) for place, wanted in missing.items()]
             raise self._trouble.silent(plan, parts)
 

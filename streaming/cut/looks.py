@@ -113,7 +113,6 @@ class LookLog:
         self._stride = 1
         self._newest = 0
         self._began_ms: float | None = None
-        self._fallen_ms: dict[int, float] = {}
 
     @property
     def sources(self) -> list[tuple[int, int]]:
@@ -129,15 +128,6 @@ class LookLog:
     def longest_period_ms(self) -> float:
         """Of the looks that wait."""
         return max((look.period_ms for look in self._looks), default=0.0)
-
-    @property
-    def fallen_ms(self) -> dict[tuple[int, int], float]:
-        """When the end of a source was first seen lower than before, of those of which the last look saw that too.
-
-        A new leader may know less for a moment; where it lasts, Kafka has lost records.
-        """
-        sources = self.sources
-        return {sources[index]: since_ms for index, since_ms in self._fallen_ms.items()}
 
     def __len__(self) -> int:
         return len(self._looks)
@@ -176,16 +166,12 @@ class LookLog:
         """
         after_ms, self._began_ms = self._began_ms, began_ms
         last = self._last[: len(ends)]
-        self._note_fallen(np.flatnonzero((ends < last) & (ends >= 0) & (last < _NEVER)), began_ms)
         places = np.flatnonzero(ends > last)
         if not len(places):
             return False
         last[places] = ends[places]
         self._keep(_Look(places=places, ends=ends[places], after_ms=after_ms, ended_ms=ended_ms))
         return True
-
-    def _note_fallen(self, fallen: Ints, now_ms: float) -> None:
-        self._fallen_ms = {index: self._fallen_ms.get(index, now_ms) for index in fallen.tolist()}
 
     def _keep(self, look: _Look) -> None:
         if self._looks and self._newest < self._stride:

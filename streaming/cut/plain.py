@@ -3,7 +3,6 @@
 It assigns what a plan asks for and nothing else, and keeps nothing but its connections from plan to plan.
 """
 
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,9 +12,9 @@ import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES
-from totalorder.streaming.cut.failures import Trouble
+from totalorder.streaming.cut.failures import Silence, Trouble
 from totalorder.streaming.cut.ranges import Range, ReadPlan
-from totalorder.streaming.cut.records import NONE, Names, Place, Records, by_place
+from totalorder.streaming.cut.records import NONE, Names, OnQuiet, Place, Records, by_place
 
 _MOST = 10_000
 _PAUSE_S = 0.005
@@ -49,7 +48,7 @@ class PlainReader:
         self._trouble = Trouble()
         self._consumer = Consumer({**settings, "error_cb": self._trouble.note})
 
-    def read(self, plan: ReadPlan, names: Names) -> Iterator[tuple[int, Records]]:
+    def read(self, plan: ReadPlan, names: Names, on_quiet: OnQuiet) -> Iterator[tuple[int, Records]]:
         """See `Reader`."""
         places = by_place(plan)
         parts = {place: _Rows(plan.ranges[at], plan.ranges[at].begin) for place, at in places.items()}
@@ -57,7 +56,7 @@ class PlainReader:
         self._consumer.assign([TopicPartition(*place, parts[place].next_offset) for place in missing])
         try:
             while missing:
-                for place in self._poll(plan, names, parts, missing):
+                for place in self._poll(plan, names, parts, missing, on_quiet):
                     if parts[place].rows:
                         yield places[place], parts[place].taken()
                     if parts[place].is_done:
@@ -72,9 +71,11 @@ class PlainReader:
         """See `Reader`."""
         self._consumer.close()
 
-    def _poll(self, plan: ReadPlan, names: Names, parts: Mapping[Place, _Rows], missing: set[Place]) -> set[Place]:
+    def _poll(
+        self, plan: ReadPlan, names: Names, parts: Mapping[Place, _Rows], missing: set[Place], on_quiet: OnQuiet
+    ) -> set[Place]:
         """Waits for messages of what is missing; the partitions that came further."""
-        deadline_s, came = time.monotonic() + plan.silence_s, set[Place]()
+        silence, came = Silence(plan, on_quiet), set[Place]()
         most = min(_MOST, sum(parts[place].wanted.end - parts[place].next_offset for place in missing))
         while not came:
             for message in self._consumer.consume(most, _PAUSE_S):
@@ -82,7 +83,7 @@ class PlainReader:
                 if place in missing and self._take(message, plan, names, parts[place]):
                     came.add(place)
             self._trouble.raise_refusal(plan.bootstrap_servers)
-            if not came and time.monotonic() >= deadline_s:
+            if not came and silence.is_over():
                 raise self._trouble.silent(plan, [(parts[place].wanted, parts[place].next_offset) for place in missing])
         return came
 

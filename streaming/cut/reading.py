@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.errors import StateError, TopicChanged
+from totalorder.errors import BrokerUnavailable, StateError, TopicChanged
 from totalorder.streaming.cut import consumers
 from totalorder.streaming.cut.chunk import MAX_EVENTS, Chunk
 from totalorder.streaming.cut.ranges import Range, ReadPlan
@@ -29,43 +29,76 @@ class _Piece(NamedTuple):
 def read(plan: ReadPlan, *, verify: Verify | None = None, reader: Reader | None = None) -> Iterator[Chunk]:
     """Every committed record of the plan's ranges, each chunk verified before it is handed out; none for no records.
 
-    `verify` is asked behind the reading of each chunk, and where none came; `reader` is one to use in the place of this
-    process's own. Raises StateError for offsets that Kafka no longer has, and for topics that are other ones than those
-    planned (TopicChanged); BrokerUnavailable when nothing came of what is missing for `silence_s`.
+    `verify` is asked behind the reading of each chunk, where none came, and while nothing comes; `reader` is one to use
+    in the place of this process's own. Raises StateError for offsets that Kafka no longer has, TopicChanged for topics
+    that are other ones than those planned; BrokerUnavailable when nothing came of what is missing for `silence_s`.
     """
     reader = consumers.of(plan) if reader is None else reader
     names = Names()
-    for pieces in _batched(_verified(reader.read(plan, names), plan, verify, reader)):
-        if verify is not None:
-            _require_same(plan, verify(plan), reader)
+    for pieces in _batched(_read(plan, names, verify, reader)):
+        if verify is not None and (changed := _changed(plan, verify(plan))) is not None:
+            raise _other(changed, reader)
         if pieces:
             yield _packed(plan, pieces, names)
 
 
-def _verified(
-    pieces: Iterator[tuple[int, Records]], plan: ReadPlan, verify: Verify | None, reader: Reader
-) -> Iterator[tuple[int, Records]]:
-    """The same; what seems to be missing may be so because the topic is another one by now, which is told instead."""
+def _read(plan: ReadPlan, names: Names, verify: Verify | None, reader: Reader) -> Iterator[tuple[int, Records]]:
+    """What the reader brings. Offsets that Kafka has not may be those of another topic than the planned one."""
     try:
-        yield from pieces
-    except StateError:
-        if verify is not None:
-            _require_same(plan, verify(plan), reader)
+        yield from reader.read(plan, names, _Quiet(plan, verify, reader))
+    except StateError as error:
+        if verify is not None and (changed := _changed(plan, verify(plan))) is not None:
+            raise _other(changed, reader) from error
         raise
 
 
-def _require_same(plan: ReadPlan, found: Mapping[str, str | None], reader: Reader) -> None:
-    """Else drops what was read ahead, and raises StateError."""
+class _Changed(NamedTuple):
+    """A topic that is not the one that was planned, and the id that it has now."""
+
+    topic: str
+    planned: str
+    present: str | None
+
+
+def _changed(plan: ReadPlan, found: Mapping[str, str | None]) -> _Changed | None:
     for wanted in plan.ranges:
         present = found.get(wanted.topic)
         if present != wanted.topic_id:
-            reader.forget(wanted.topic)
-            did = "deleted and created again" if present else "deleted"
-            raise TopicChanged(
-                f"topic {wanted.topic} was {did} before all of it was stamped (planned was id {wanted.topic_id}, "
-                f"now it is {present})",
-                remedy="Start the job again",
-            )
+            return _Changed(wanted.topic, wanted.topic_id, present)
+    return None
+
+
+def _other(changed: _Changed, reader: Reader) -> TopicChanged:
+    """What was read ahead of it is dropped."""
+    reader.forget(changed.topic)
+    did = "deleted and created again" if changed.present else "deleted"
+    return TopicChanged(
+        f"topic {changed.topic} was {did} before all of it was stamped (planned was id {changed.planned}, "
+        f"now it is {changed.present})",
+        remedy="Start the job again",
+    )
+
+
+class _Quiet:
+    """Asks, while nothing comes, whether the topics are those that were planned: of one that is gone nothing will.
+
+    Raises TopicChanged where that is told twice in a row, since a broker may not have heard yet of a topic that is new.
+    """
+
+    def __init__(self, plan: ReadPlan, verify: Verify | None, reader: Reader) -> None:
+        self._plan, self._verify, self._reader = plan, verify, reader
+        self._last: _Changed | None = None
+
+    def __call__(self) -> None:
+        if self._verify is None:
+            return
+        try:
+            changed = _changed(self._plan, self._verify(self._plan))
+        except BrokerUnavailable:  # how long that is borne, the reader says
+            return
+        if changed is not None and changed == self._last:
+            raise _other(changed, self._reader)
+        self._last = changed
 
 
 def _batched(pieces: Iterator[tuple[int, Records]]) -> Iterator[list[_Piece]]:

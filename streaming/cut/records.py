@@ -1,6 +1,6 @@
 """What reading brings of one partition, before it is packed, and what both ways of reading share."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -14,6 +14,8 @@ Ints = npt.NDArray[np.int64]
 NONE = -1
 Place = tuple[str, int]
 """Kafka topic and partition."""
+OnQuiet = Callable[[], None]
+"""Called again and again while nothing comes of what is missing; it may take long, and may raise."""
 
 
 class Records(NamedTuple):
@@ -75,11 +77,11 @@ class Names:
 class Reader(Protocol):
     """A Kafka consumer of one set of connection settings."""
 
-    def read(self, plan: ReadPlan, names: Names) -> Iterator[tuple[int, Records]]:
+    def read(self, plan: ReadPlan, names: Names, on_quiet: OnQuiet) -> Iterator[tuple[int, Records]]:
         """All committed records of the plan's ranges: the range's place in the plan, and records, never none.
 
         Those of one range come in order of offset; ranges come in any order. Raises StateError for offsets that Kafka
-        no longer has, BrokerUnavailable when nothing comes for `silence_s`.
+        no longer has, BrokerUnavailable when nothing comes for `silence_s`, and what `on_quiet` raises.
         """
 
     def forget(self, topic: str) -> None:

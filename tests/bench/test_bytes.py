@@ -10,12 +10,14 @@ import pytest
 
 from totalorder.bench.bytes import Plan, encoded, measure
 from totalorder.bench.bytes_delivery import delivery_cost
+from totalorder.bench.cuts_log import LOOK_MS, CutsLog
 from totalorder.bench.domain import EVENT_PARTITIONS, Domain
 from totalorder.bench.scalar import without_entries
 from totalorder.bench.stamps_log import StampsLog
 from totalorder.bench.workload import Workload
 from totalorder.broker import LocalBroker
 from totalorder.sequencer.codec import StampsAssembler
+from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler
 
 
 def small(*, m: int = 2, events: int = 3_000) -> Domain:
@@ -97,6 +99,28 @@ def test_what_is_measured_is_told_apart(broker: LocalBroker) -> None:
     assert few.vector > many.vector > many.scalar > many.envelope > 0
     assert few.envelope == pytest.approx(25 * many.envelope, rel=0.1)  # four records a batch in both
     assert measured.mean_group > 1
+    assert few.scalar > few.cuts > many.cuts > 0
+
+
+@pytest.mark.broker
+def test_cuts_are_of_the_batches_and_can_be_read(broker: LocalBroker) -> None:
+    domain = small()
+    with CutsLog(broker.bootstrap_servers, "bytes-cuts") as log:
+        assembler, encoder, found = CutsAssembler(domain="bytes-cuts"), CutEncoder(), list[Cut]()
+        for size, is_backlog in ((50, False), (400, False), (500, True)):
+            batch = domain.next_batch(size)
+            cut = log.cut_of(batch, is_backlog=is_backlog)
+            record = encoder.encode(cut)
+            found += assembler.add(record.value, dict(record.headers))
+            for partition in range(EVENT_PARTITIONS):
+                offsets = batch.offset[batch.partition == partition]
+                begin, end = int(cut.begins[1 + partition]), int(cut.ends[1 + partition])
+                assert list(range(begin, end)) == sorted(offsets.tolist())
+            slices = 1 if is_backlog else len(set((batch.timestamp_ms // LOOK_MS).tolist()))
+            assert len(cut.slice_start) - 1 == slices
+        log.write(domain.next_batch(100), is_backlog=False)
+        assert log.size() > 0
+    assert [cut.cut for cut in found] == [1, 2, 3]
 
 
 @pytest.mark.broker

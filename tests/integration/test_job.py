@@ -191,7 +191,7 @@ def test_begins_at_the_latest_offset_while_a_transaction_is_open(
     with Sequencer(settings, spark=spark) as sequencer:
         producer.send(settings.own_topics.control, key=b"s", value=subscribe("s", [topic]), partition=0)
         until_processed(sequencer, events=0, controls=1)
-        assert record_of(settings).starts[topic, 0] == 1
+        assert [*record_of(settings).starts.values()] == [1]
     with Sequencer(settings, spark=spark) as sequencer:
         transactional.commit_transaction(30)
         until_processed(sequencer, events=2)

@@ -1,19 +1,32 @@
-"""Spark's Python workers at a start: the job is ready when one has answered, and one that is slow is waited for."""
+"""Spark's Python processes: the job is ready when a worker has answered, one that is slow is waited for, and one of the
+source's that is killed is made anew.
+"""
 
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from spark_job import by_engine, read_log
 from spark_shared import settings_for
 from structlog.testing import capture_logs
+from waiting import wait_until
 
+from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
+from totalorder.streaming.checkpoint import RECORD
+from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import READY, Sequencer
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 AGAIN = "starting the query again"
+SOURCE = "python_streaming_source_runner"
+BOUND_S = 150.0
 # Spark gives a worker 10 s. The state's worker of the first query is slower, once.
 SLOW_ONCE = """#!/bin/sh
 case "$*" in
@@ -42,3 +55,54 @@ def test_ready_is_said_when_a_worker_has_answered_and_a_slow_one_is_borne(
     with capture_logs() as logs, Sequencer(settings, spark=spark):  # nothing is there to do: no batch starts a worker
         assert not once.exists()
     assert [line["event"] for line in logs if line["event"] in (READY, AGAIN)] == [AGAIN, READY]
+
+
+def source_processes(spark: SparkSession) -> list[int]:
+    """Ids of the processes of this Java's in which sources of queries live."""
+    java = SparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == java and SOURCE in (folder / "cmdline").read_text():
+                found.append(int(folder.name))
+    return found
+
+
+def test_a_killed_process_of_the_source_is_borne_and_the_order_goes_on(
+    broker: LocalBroker,
+    spark: SparkSession,
+    new_topic: Callable[..., str],
+    unique_name: Callable[[str], str],
+    tmp_path: Path,
+) -> None:
+    topics = (new_topic("a"), new_topic("b"))
+    settings = settings_for(unique_name("job"), broker.bootstrap_servers, tmp_path / "c", topics=topics)
+
+    def publish(count: int) -> None:
+        with kafka_clients.producer(broker.bootstrap_servers) as producer:
+            for number in range(count):
+                producer.send(topics[number % 2], value=b"%d" % number)
+            producer.flush(60)
+
+    def until(job: Sequencer, events: int) -> None:
+        wait_until(lambda: job.wait(0) or job.processed.events >= events, f"{events} events", bound_s=BOUND_S)
+        assert not job.wait(0)
+        assert job.processed.events == events
+
+    with Sequencer(settings, spark=spark) as job, capture_logs() as logs:
+        publish(10)
+        until(job, 10)
+        killed = source_processes(spark)
+        assert len(killed) == 1
+        publish(10)
+        os.kill(killed[0], signal.SIGKILL)  # in whatever step of a batch it is
+        until(job, 20)
+        assert source_processes(spark) != killed
+    assert [line["event"] for line in logs].count(AGAIN) == 1
+    record = DomainRecord.decode((tmp_path / "c" / RECORD).read_text(encoding="utf-8"), "here")
+    log = read_log(settings)
+    assert len(log.events()) == 20
+    assert {(one.batch, one.partition): one.digest for one in log.stamped} == {
+        (one.batch, one.partition): one.digest for one in by_engine(settings, record, log)[1]
+    }

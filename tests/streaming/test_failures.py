@@ -1,9 +1,11 @@
 """Errors on their way from a worker through Spark's messages."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from totalorder.errors import BrokerUnavailable, Error, EventsLost, LimitExceeded, StateError
-from totalorder.streaming.failures import WorkerFailure, error_from, is_passing, text_of
+from totalorder.streaming.failures import WorkerFailure, error_from, is_passing, text_of, words_of
 
 SPARK = "[STREAM_FAILED] Query [id = x] terminated with exception: Job aborted\nTraceback:\n  File x\n{}\n\tat java\n"
 
@@ -63,3 +65,51 @@ def test_only_what_may_pass_is_tried_again() -> None:
     assert is_passing(SPARK.format("org.apache.spark.SparkException: Python worker failed to connect back."))
     assert not is_passing(SPARK.format("something else"))
     assert not is_passing(SPARK.format(str(WorkerFailure(Error("Python worker failed to connect back")))))
+
+
+class OfQuery(Exception):
+    """A query's failure as pyspark tells it: the trace is the cause's."""
+
+    def __init__(self, trace: str) -> None:
+        super().__init__(SPARK.format("(no cause message)"))
+        self._cause = SimpleNamespace(_stackTrace=trace)
+
+
+RUNNER = "\tat org.apache.spark.sql.execution.python.streaming.PythonStreamingSourceRunner.latestOffset(x.scala:235)\n"
+READ = "\tat java.base/java.io.DataInputStream.readInt(DataInputStream.java:386)\n"
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        f"java.io.EOFException\n{READ}{RUNNER}",
+        f"java.net.SocketException: Broken pipe\n{READ * 7}{RUNNER}",
+        f"java.net.SocketException: Connection reset by peer\n{READ}{RUNNER}",
+        f"java.io.IOException: Broken pipe\n{RUNNER}",
+    ],
+)
+def test_a_process_of_the_source_that_was_killed_is_borne(trace: str) -> None:
+    text = words_of(OfQuery(trace))
+    assert is_passing(text)
+    assert error_from(text).what == "the Python process of the source has ended without a word"
+    assert not is_passing(f"{text} KAFKA_DATA_LOSS")
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "",
+        f"java.io.EOFException\n{READ}\tat org.apache.hadoop.fs.FSDataInputStream.readInt(x.java:1)\n",
+        f"java.io.EOFException\n{READ * 13}{RUNNER}",
+        f"java.io.IOException: No space left on device\n{READ}{RUNNER}",
+        f"org.apache.spark.api.python.PythonException: Traceback\njava.io.EOFException\n{RUNNER}",
+    ],
+)
+def test_whatever_else_ends_a_source_is_not(trace: str) -> None:
+    text = words_of(OfQuery(trace))
+    assert text == SPARK.format("(no cause message)")
+    assert not is_passing(text)
+
+
+def test_a_failure_without_a_cause_is_what_it_says() -> None:
+    assert words_of(ValueError("x")) == "x"

@@ -16,6 +16,8 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, Metada
 HOST = "127.0.0.1"
 LIST_OFFSETS, METADATA, API_VERSIONS = 2, 3, 18
 NOT_LEADER, UNKNOWN_TOPIC = 6, 3
+EARLIEST = -2
+"""In the place of a time: where the log begins, which is 0 here."""
 _Topic = MetadataResponse.MetadataResponseTopic
 _Told = ListOffsetsResponse.ListOffsetsTopicResponse
 
@@ -167,6 +169,6 @@ class FakeBrokers:
             partition_index=asked.partition_index,
             error_code=error,
             timestamp=-1,
-            offset=-1 if error else self.ends.get(source, 0),
+            offset=-1 if error else 0 if asked.timestamp == EARLIEST else self.ends.get(source, 0),
             leader_epoch=-1 if error else self.epochs.get(source, 0),
         )

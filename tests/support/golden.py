@@ -117,7 +117,7 @@ def _trace(effects: Effects) -> list[str]:
             )
     first = effects.stamps[0]
     unroutable = [f"no topic: {kafka}[{partition}]@{offset}" for kafka, partition, offset in effects.unroutable]
-    retired = [f"retired: {topic.name}#{topic.topic_id}" for topic in effects.retired]
+    retired = [f"retired: {one.topic}#{one.topic_id}" for one in effects.answers if isinstance(one, Retired)]
     late = [f"late: {effects.late}"] if effects.late else []
     ends = " ".join(f"{_place(source)}@{end}" for source, end in first.next_offsets.items())
     frontier = f"batch {first.batch} complete through g{first.g}, answers through g{first.control_g}"

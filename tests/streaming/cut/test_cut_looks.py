@@ -240,18 +240,6 @@ def test_a_retired_topic_is_gone_from_what_waits_and_holds_nothing_back() -> Non
         log.know([(1, 1)], [0])
 
 
-def test_an_end_that_fell_is_told_until_it_is_up_again() -> None:
-    log = a_log((0, 0), (1, 0), (2, 0))
-    log.retire(2)
-    look(log, 10, 10, 10, at_ms=1)
-    assert log.fallen_ms == {}
-    look(log, 9, 10, 0, at_ms=2)
-    look(log, 9, 9, 0, at_ms=3)
-    assert log.fallen_ms == {(0, 0): 2, (1, 0): 3}
-    look(log, 11, -1, 0, at_ms=4)
-    assert log.fallen_ms == {}
-
-
 def test_a_period_counts_from_the_look_before_whether_it_was_kept_or_not() -> None:
     log = a_log((0, 0))
     look(log, 5, at_ms=0)
