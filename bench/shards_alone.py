@@ -16,6 +16,7 @@ from totalorder.sequencer.codec import encode_stamps
 from totalorder.sequencer.control import Subscribe, encode_request
 from totalorder.sequencer.engine import EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming.cut import consumers, reading
 from totalorder.streaming.cut.batches import to_batch
 from totalorder.streaming.cut.chunk import MAX_EVENTS, Chunk, decode, encode
