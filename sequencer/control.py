@@ -77,7 +77,9 @@ class Retire:
     """Asks that nothing more of the Kafka topic with this name and id be stamped from the record's position in π on.
 
     Written by `totalorder topics retire`, and by the job for a topic that Kafka has no longer. `seen` says by partition
-    how far the job has seen the topic go: what is not stamped below that is lost. `id` is the sender's, as is `nonce`.
+    how far the job has seen the topic go, at most: what is not stamped below that is lost. (Looks ask by name: in the
+    moment of a deletion they may see how far a topic goes that is there in its place.) `id` and `nonce` are the
+    sender's.
     """
 
     id: str
