@@ -110,7 +110,7 @@ class _Run:
         self.topic = np.array([draft.topic_ids[name] for name in batch.topics] + [-1], dtype=np.int64)[batch.topic]
         self.begins = _first_offsets(state.hot.next_offsets, draft, starts)
         self.next_offsets = self.begins.copy()
-        self.late = late
+        self.late_before, self.late = late, 0
         self.stamper = Stamper(state.hot, draft)
         self.registry = Registry(
             draft,
@@ -192,6 +192,8 @@ class _Run:
         cold, renewed = self.draft.finish()
         events = self.source >= 0
         lost = np.flatnonzero(events & (self.topic < 0))
+        if self._retires:
+            lost = self._without_late(lost)
         np.maximum.at(self.next_offsets, self.source[lost], batch.offset[lost] + 1)
         advanced = np.flatnonzero(self.next_offsets != self.begins)
         frontier = StampedBatch(
@@ -240,7 +242,7 @@ class _Run:
             unroutable=tuple(self._coordinates(int(row)) for row in lost),
             cold_changed=cold is not self.before.cold,
             events=int(events.sum()) - len(lost) - self.late,
-            late=self.late,
+            late=self.late_before + self.late,
             controls=len(batch.control),
         )
         return State(hot=hot, cold=cold), effects

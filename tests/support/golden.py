@@ -115,6 +115,8 @@ def _trace(effects: Effects) -> list[str]:
             lines[int(rows.g[row])] = (
                 f"g{rows.g[row]} {name}{rows.n[row]} {place}@{rows.offset[row]} {{{entries}}}{key}"
             )
+    if not effects.stamps:
+        return [f"no batch, late: {effects.late}"]
     first = effects.stamps[0]
     unroutable = [f"no topic: {kafka}[{partition}]@{offset}" for kafka, partition, offset in effects.unroutable]
     retired = [f"retired: {one.topic}#{one.topic_id}" for one in effects.answers if isinstance(one, Retired)]
