@@ -1,6 +1,7 @@
 """Batches planned while a broker lags: it may not have heard of a topic yet, or still tell one that is gone."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -48,17 +49,24 @@ class Nowhere:
 
 
 @pytest.fixture
-def cutter(settings: Settings, brokers: FakeBrokers, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cutter]:
-    monkeypatch.setattr("totalorder.streaming.cut.cutter.CutPublisher", Nowhere)
+def handover() -> Iterator[Handover]:
+    made = Handover.make()
+    yield made
+    made.remove()
+
+
+@pytest.fixture
+def cutter(
+    settings: Settings, brokers: FakeBrokers, handover: Handover, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Cutter]:
+    monkeypatch.setattr("totalorder.streaming.cut.cutter.Publisher", Nowhere)
     control = settings.own_topics.control
     brokers.ids[control], brokers.leaders[control, 0] = CONTROL, 0
     topics = [EventTopic(name="orders", topic_id=str(NOW))]
-    handover = Handover.make()
     handover.tell(DomainRecord.begin(settings, topics=topics, own_ids={control: str(CONTROL)}))
     made = Cutter(SourceSettings.of(settings, str(handover.folder)))
     yield made
     made.close()
-    handover.remove()
 
 
 def orders(end: BatchEnd) -> tuple[int, ...]:
@@ -74,7 +82,7 @@ def told(brokers: FakeBrokers, **ids: UUID) -> dict[str, UUID]:
 @pytest.mark.parametrize("lagging", [0, 1])
 @pytest.mark.parametrize("ids", [{}, {"orders": FORMER}])
 def test_a_broker_that_lags_ends_nothing(
-    cutter: Cutter, brokers: FakeBrokers, lagging: int, ids: dict[str, UUID]
+    cutter: Cutter, brokers: FakeBrokers, handover: Handover, lagging: int, ids: dict[str, UUID]
 ) -> None:
     brokers.stale[lagging] = told(brokers, **ids)
     begin = cutter.beginning()
@@ -85,6 +93,7 @@ def test_a_broker_that_lags_ends_nothing(
     brokers.stale[1 - lagging], _ = told(brokers, **ids), brokers.stale.pop(lagging)
     brokers.ends["orders", 0] = 9
     assert orders(cutter.end_after(end, 100, WAIT_S)) == (9, 2)
+    assert not handover.take_topics_changed()
 
 
 @pytest.mark.parametrize("ids", [{}, {"orders": FORMER}])
@@ -106,12 +115,32 @@ def test_a_broker_that_lags_while_a_batch_is_planned(
 
 
 @pytest.mark.parametrize("ids", [{}, {"orders": FORMER}])
+@pytest.mark.parametrize("stops", [False, True])
 def test_brokers_that_all_tell_otherwise_for_a_while_are_believed(
-    cutter: Cutter, brokers: FakeBrokers, ids: dict[str, UUID]
+    cutter: Cutter, brokers: FakeBrokers, handover: Handover, ids: dict[str, UUID], stops: bool
 ) -> None:
-    end = cutter.beginning()
-    wait_until(lambda: orders(cutter.end_after(end, 100, WAIT_S)) == (1, 2), "all that there is")
+    begin = cutter.beginning()
+    wait_until(lambda: orders(cutter.end_after(begin, 100, WAIT_S)) == (1, 2), "all that there is")
+    cutter._settings = replace(cutter._settings, retires_deleted=not stops)
     brokers.ids = told(brokers, **ids)
-    did = "deleted and created again" if ids else "deleted"
-    with pytest.raises(StateError, match=f"topic orders was {did} while the job ran"):
-        cutter.end_after(end, 100, WAIT_S)
+    if stops:
+        did = "deleted and created again" if ids else "deleted"
+        with pytest.raises(StateError, match=f"topic orders was {did} while the job ran"):
+            cutter.end_after(begin, 100, WAIT_S)
+    else:
+        assert cutter.end_after(begin, 100, 0.1) is begin, "nothing waits of what is there"
+    assert handover.take_topics_changed() != stops
+
+
+def test_a_topic_that_was_thought_to_be_gone_comes_again(
+    cutter: Cutter, brokers: FakeBrokers, handover: Handover
+) -> None:
+    """As long as the record does not say that it is gone, nothing of it is lost."""
+    begin = cutter.beginning()
+    wait_until(lambda: orders(cutter.end_after(begin, 100, WAIT_S)) == (1, 2), "all that there is")
+    brokers.ids, there = told(brokers), brokers.ids
+    assert cutter.end_after(begin, 100, 0.1) is begin
+    assert handover.take_topics_changed()
+    brokers.ids = there
+    wait_until(lambda: cutter.end_after(begin, 100, 0.1) is not begin, "it is planned again")
+    assert orders(cutter.end_after(begin, 100, WAIT_S)) == (1, 2)
