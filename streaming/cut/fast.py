@@ -269,9 +269,7 @@ class FastReader:
                 came.add(place)
         return bool(came)
 
-    def _took(
-        self, run: _Run, missing: Mapping[Place, Range], came: set[Place], names: Names
-    ) -> Iterator[Records]:
+    def _took(self, run: _Run, missing: Mapping[Place, Range], came: set[Place], names: Names) -> Iterator[Records]:
         """Takes note of a run; what of it belongs to the present range. `came`: what is missing and came further."""
         held, wanted = self._held.get(run.place), missing.get(run.place)
         if held is None:
