@@ -56,7 +56,7 @@ class Layout:
     @property
     def name(self) -> str:
         """For a person."""
-        part = f", of which {self.written} are written to" if self.written else ""
+        part = f" ({self.written} written to)" if self.written else ""
         return f"{self.partitions:,}{part}"
 
     @property

@@ -46,7 +46,7 @@ def test_the_last_layout_is_the_largest_with_partitions_that_nobody_writes_to(si
     assert (topics, written) == (part.topics[:1], part.written)
     assert 0 < written <= part.each
     assert written < part.partitions
-    assert Layout.of(1_000, 4).name == "1,000, of which 4 are written to"
+    assert Layout.of(1_000, 4).name == "1,000 (4 written to)"
 
 
 def test_processes_below_another_are_found_at_any_depth() -> None:
