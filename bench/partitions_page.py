@@ -14,7 +14,7 @@ from totalorder.bench.outcome import Table, markdown
 
 _HEAD = """# Partitions
 
-    totalorder bench partitions       # an hour; --quick: six minutes; --out DIR writes this page, and data
+    totalorder bench partitions       # an hour; --quick: eight minutes; --out DIR writes this page, and data
 
 What partitions of the event topics cost: the sequencer job, and beside it two stateless Spark queries that copy the
 same topics, one with Spark's and Kafka's own settings and one with those of the job
