@@ -30,32 +30,50 @@ _BUSY_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """So many partitions in all, `each` of them in each of `topics`."""
+    """So many partitions in all, `each` of them in each of `topics`; events go to `written` of them, in the first one.
+
+    All of them are written to where `written` is 0.
+    """
 
     partitions: int
     topics: tuple[str, ...]
     each: int
+    written: int
 
     @classmethod
-    def of(cls, partitions: int) -> "Layout":
+    def of(cls, partitions: int, written: int = 0) -> "Layout":
         """In as few topics as can be, of equal size and at most 64 partitions."""
         count = next(
             count
             for count in range(1, partitions + 1)
             if partitions % count == 0 and partitions // count <= MOST_IN_TOPIC
         )
-        topics = tuple(f"of-{partitions}-{number}" for number in range(count))
-        return cls(partitions=partitions, topics=topics, each=partitions // count)
+        prefix = f"of-{partitions}-{written}" if written else f"of-{partitions}"
+        topics = tuple(f"{prefix}-{number}" for number in range(count))
+        return cls(partitions=partitions, topics=topics, each=partitions // count, written=written)
+
+    @property
+    def name(self) -> str:
+        """For a person."""
+        part = f" ({self.written} written to)" if self.written else ""
+        return f"{self.partitions:,}{part}"
+
+    @property
+    def load(self) -> tuple[tuple[str, ...], int]:
+        """The topics that are written to, and how many partitions of each."""
+        return (self.topics[:1], self.written) if self.written else (self.topics, self.each)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How much is done. A turn publishes for `settle_s` at the first of `rates` (events a second), and then for
     `phase_s` at each of them; behind each, all has to come within `patience_s`. Each kind has a turn of `warm_up_s`
-    that does not count first, on the first of `partitions`.
+    that does not count first, on the first of `partitions`. Then as many as the last of `partitions` are there once
+    more, and `written` of them are written to: what those cost that nobody writes to.
     """
 
     partitions: tuple[int, ...]
+    written: int
     rates: tuple[int, ...]
     rounds: int
     warm_up_s: float
@@ -67,13 +85,28 @@ class Plan:
     def of(cls, size: Size) -> "Plan":
         return size.pick(
             smoke=cls(
-                partitions=(2, 16), rates=(200,), rounds=1, warm_up_s=0.5, settle_s=0.5, phase_s=1, patience_s=10
+                partitions=(2, 16),
+                written=2,
+                rates=(200,),
+                rounds=1,
+                warm_up_s=0.5,
+                settle_s=0.5,
+                phase_s=1,
+                patience_s=10,
             ),
             quick=cls(
-                partitions=(4, 256), rates=(200, 3_000), rounds=1, warm_up_s=15, settle_s=5, phase_s=8, patience_s=15
+                partitions=(4, 256),
+                written=4,
+                rates=(200, 3_000),
+                rounds=1,
+                warm_up_s=15,
+                settle_s=5,
+                phase_s=8,
+                patience_s=15,
             ),
             full=cls(
                 partitions=(4, 64, 256, 1_000),
+                written=4,
                 rates=(200, 3_000, 10_000),
                 rounds=2,
                 warm_up_s=90,
@@ -83,12 +116,17 @@ class Plan:
             ),
         )
 
+    @property
+    def layouts(self) -> list[Layout]:
+        """In the order in which they are measured."""
+        return [*map(Layout.of, self.partitions), Layout.of(self.partitions[-1], self.written)]
+
 
 def run(request: Request) -> Outcome:
     """All layouts, from few partitions to many; a page and data below `request.out`."""
     plan = Plan.of(request.size)
-    layouts = [Layout.of(partitions) for partitions in plan.partitions]
-    found = {layout.partitions: {kind: Measured() for kind in KINDS} for layout in layouts}
+    layouts = plan.layouts
+    found = {layout.name: {kind: Measured() for kind in KINDS} for layout in layouts}
     request.say("Starting a broker and Spark")
     with Cluster(layouts[0].topics, partitions=layouts[0].each) as cluster:
         for layout in layouts[1:]:
@@ -100,7 +138,7 @@ def run(request: Request) -> Outcome:
             for number in range(plan.rounds):
                 for kind in KINDS:
                     turn = _Turn(cluster, plan, layout, kind, request.say)
-                    turn.run(number, found[layout.partitions][kind])
+                    turn.run(number, found[layout.name][kind])
     data = summary(plan.rates, found)
     write = partial(write_page, request.out, "partitions", data, page(data))
     return Outcome(data=data, tables=tables(data), write=write)
@@ -124,7 +162,7 @@ class _Turn:
 
     def run(self, number: int, measured: Measured) -> None:
         """Publishes at each rate until the kind falls behind; an Error of the query ends the turn and is noted."""
-        plan, name = self._plan, f"{self._layout.partitions} partitions, round {number + 1}, {KINDS[self._kind]}"
+        plan, name = self._plan, f"{self._layout.name} partitions, round {number + 1}, {KINDS[self._kind]}"
         self._say(f"{name}: starting")
         try:
             with self._started(str(number)) as (query, receiver):
@@ -144,7 +182,7 @@ class _Turn:
     def _started(self, name: str) -> Iterator[tuple[StreamingQuery, Receiver]]:
         layout = self._layout
         settings = self._cluster.settings(
-            f"partitions-{layout.partitions}-{self._kind}-{name}", topics=layout.topics, starting_offsets="latest"
+            f"partitions-{layout.topics[0]}-{self._kind}-{name}", topics=layout.topics, starting_offsets="latest"
         )
         with self._running(settings) as query, self._receiver(settings.domain) as receiver:
             yield query, receiver
@@ -177,8 +215,8 @@ class _Turn:
 
     def _publish(self, times: BatchTimes, rate: int, seconds: float) -> int:
         """How many events it published."""
-        layout, deadline = self._layout, time.monotonic() + 3 * seconds + _BUSY_S
-        arguments = (self._cluster.servers, layout.topics, rate, seconds, layout.each)
+        (topics, partitions), deadline = self._layout.load, time.monotonic() + 3 * seconds + _BUSY_S
+        arguments = (self._cluster.servers, topics, rate, seconds, partitions)
         with Worker(publish_paced, *arguments) as publisher:
             while not publisher.ended(_LOOK_S):
                 times.look()

@@ -14,15 +14,16 @@ from totalorder.bench.outcome import Table, markdown
 
 _HEAD = """# Partitions
 
-    totalorder bench partitions       # an hour; --quick: six minutes; --out DIR writes this page, and data
+    totalorder bench partitions       # an hour; --quick: eight minutes; --out DIR writes this page, and data
 
 What partitions of the event topics cost: the sequencer job, and beside it two stateless Spark queries that copy the
 same topics, one with Spark's and Kafka's own settings and one with those of the job
 ([ADR 12](../adr/0012-two-copies.md)), by turns in one Spark session, against one local broker. Topics have up to 64
 partitions each; events of 200 random bytes go to all of them in turn. Delays are those of [the job's page](job.md):
 from the producer's call to the hand of the receiver, of a copy a plain consumer, of the job a `Subscriber` of all
-topics that acknowledges each event. A kind whose events had not all come some time after a phase is *behind*, with the
-share that came; faster loads are then not tried (-).
+topics that acknowledges each event. The last layout says what partitions cost that nobody writes to. A kind whose
+events had not all come some time after a phase is *behind*, with the share that came; faster loads are then not tried
+(-).
 
 With its own settings Spark's source polls for half a second where a partition has nothing more, one partition after the
 other: that copy's batches take as long as that.
@@ -68,15 +69,15 @@ class Measured:
 # --- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def summary(rates: Sequence[int], found: Mapping[int, Mapping[str, Measured]]) -> dict[str, Any]:
-    """By partitions and rate; ratios are the job's to each copy's, null where one of the two is behind."""
+def summary(rates: Sequence[int], found: Mapping[str, Mapping[str, Measured]]) -> dict[str, Any]:
+    """By the layout's name and rate; ratios are the job's to each copy's, null where one of the two is behind."""
     return {
-        str(partitions): {
+        layout: {
             "rates": {str(rate): _at(rate, kinds) for rate in rates},
             "memory": {kind: _largest(each.memory) for kind, each in kinds.items()},
             "failures": {kind: each.failures for kind, each in kinds.items()},
         }
-        for partitions, kinds in found.items()
+        for layout, kinds in found.items()
     }
 
 
@@ -153,9 +154,9 @@ def _triggers(data: Mapping[str, Any]) -> Table:
 
 def _loads(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
     """The first two cells of each load's row, and its figures."""
-    for partitions, layout in data.items():
+    for name, layout in data.items():
         for rate, at in layout["rates"].items():
-            yield (f"{int(partitions):,}", f"{int(rate):,}"), at
+            yield (name, f"{int(rate):,}"), at
 
 
 def _delay(figures: Mapping[str, Any], part: str) -> str:
@@ -170,11 +171,8 @@ def _memory(data: Mapping[str, Any]) -> Table:
         title="MB",
         columns=("partitions", *(f"{called}: {what}" for called in KINDS.values() for what in _MEMORIES)),
         rows=[
-            (
-                f"{int(partitions):,}",
-                *(_number((layout["memory"][kind] or {}).get(name), 0) for kind, name in kinds),
-            )
-            for partitions, layout in data.items()
+            (called, *(_number((layout["memory"][kind] or {}).get(name), 0) for kind, name in kinds))
+            for called, layout in data.items()
         ],
     )
 

@@ -5,12 +5,21 @@ from typing import Any
 
 from kafka import TopicPartition
 
+LONGEST_WAIT_MS = 200
+_PARTITION_MS = 0.2
+"""For each partition a fetch takes some 10 µs of a core, of this process and of the broker: what waits longer the more
+partitions it asks for keeps its share."""
+
 
 class Reader:
     """A consumer and the partitions that it reads."""
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Any, *, wait_ms: float | None = None) -> None:
+        """`wait_ms`: for so long at least the broker holds a fetch, and longer where partitions are many; None: as the
+        consumer was told.
+        """
         self.consumer = consumer
+        self._wait_ms = wait_ms
         self.next: dict[TopicPartition, int] = {}
         """Of every partition that is read: the offset behind the last record that was returned."""
         self._tell_from: dict[TopicPartition, int] = {}
@@ -81,4 +90,11 @@ class Reader:
             offset = self._tell_from.pop(at, None)
             if offset is not None:
                 self.consumer.seek(at, offset)
+        if self._wait_ms is not None:  # kafka-python 3.0.12 looks there whenever it sends a fetch
+            self.consumer._fetcher.config["fetch_max_wait_ms"] = fetch_wait_ms(self._wait_ms, len(active))
         self._changed = False
+
+
+def fetch_wait_ms(least_ms: float, partitions: int) -> int:
+    """How long the broker may hold a fetch of so many partitions."""
+    return round(max(least_ms, min(LONGEST_WAIT_MS, _PARTITION_MS * partitions)))

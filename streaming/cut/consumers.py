@@ -21,9 +21,9 @@ _DEFAULTS = {
     "fetch.error.backoff.ms": "50",
     "reconnect.backoff.max.ms": "1000",
     # What is read ahead, all partitions together, is bounded by these two.
-    "queued.max.messages.kbytes": "32768",
-    "fetch.max.bytes": "16777216",
-    "max.partition.fetch.bytes": "4194304",
+    "queued.max.messages.kbytes": "16384",
+    "fetch.max.bytes": "8388608",
+    "max.partition.fetch.bytes": "2097152",
     "check.crcs": "true",
     "receive.message.max.bytes": "1000000000",  # must exceed whatever fetch.max.bytes is set to
 }

@@ -2,11 +2,15 @@
 
 A partition is fetched while a plan asks for it, and beyond that while there is a backlog of it: what comes behind a
 range is kept for the next one. So a partition without events costs nothing, and no long poll delays the next start.
+
+Between plans a partition is paused, not stopped. A stop waits for librdkafka's thread, and each start wakes up the one
+that fetches, which asks for what has been started so far: of a hundred partitions a few at a time. All that were paused
+go on at once.
 """
 
 import ctypes
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -27,6 +31,9 @@ BACKLOG = 1_000
 """Offsets behind a range from which on the partition is fetched further."""
 MAX_KEPT = 500_000
 """Records that are kept for later ranges, all partitions together."""
+AHEAD_FROM = 16
+"""Records of a range from which on it is asked whether there is a backlog behind it: that takes a look at a partition.
+"""
 _RECORD_BYTES = 32
 """A control record's value counts as so many records as fill its room."""
 IDLE_S = 10.0
@@ -40,14 +47,22 @@ _TEXT_BYTES = 1_000
 @dataclass
 class _Held:
     """What is known of a partition: all of `begin` to before `end`. `kept` has the records, and the names of the plan
-    during which they came: the next one counts names anew.
+    during which they came: the next one counts names anew. librdkafka has it started when it is fetched or paused.
+    `broker` is the one that the last records came from.
     """
 
     topic_id: str
     begin: int
     end: int
-    started: bool = False
+    is_fetched: bool = False
+    is_paused: bool = False
+    broker: int = -1
     kept: list[tuple[Records, Names]] = field(default_factory=list)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether more was read of it than was asked for, or is going to be."""
+        return self.is_fetched or bool(self.kept)
 
     def taken(self, end: int, names: Names) -> Iterator[Records]:
         """Takes out what is known before an offset, with topics as `names` counts them."""
@@ -63,9 +78,13 @@ class _Held:
 
 
 class _Run(NamedTuple):
-    """Messages of one partition that follow each other, or one error, which says that all before `offset` was seen."""
+    """Messages of one partition that follow each other, or one error, which says that all before `offset` was seen.
+
+    `broker` is the id of the one that they came from.
+    """
 
     place: Place
+    broker: int
     records: Records | None
     offset: int
 
@@ -92,7 +111,7 @@ class FastReader:
         """See `Reader`."""
         places = by_place(plan)
         with self._used():
-            for place in self._held.keys() - places.keys():
+            for place in [place for place, held in self._held.items() if held.is_ahead and place not in places]:
                 self._leave(place)
             for place, at in places.items():
                 for records in self._begin(place, plan.ranges[at], names):
@@ -128,7 +147,7 @@ class FastReader:
             raise
         finally:
             self._is_used = False
-            if any(held.started for held in self._held.values()):
+            if any(held.is_fetched for held in self._held.values()):
                 self._idle = threading.Timer(IDLE_S, self.release)
                 self._idle.daemon = True
                 self._idle.start()
@@ -148,27 +167,53 @@ class FastReader:
             self._leave(place)
             held = self._held[place] = _Held(wanted.topic_id, wanted.begin, wanted.begin)
         yield from held.taken(wanted.end, names)
-        if held.end < wanted.end and not held.started:
-            self._client.start(*place, held.end)
-            held.started = True
 
-    def _end(self, place: Place) -> None:
-        """Fetches a partition further only where there is a backlog of it."""
-        held = self._held[place]
-        if self._spared or self._client.high_watermark(*place) < held.end + BACKLOG:
+    def _fetch(self, places: Collection[Place]) -> None:
+        """Has partitions fetched from where they are known to.
+
+        Of those that go on, one for each broker is stopped and started. The stop waits until what was paused before is
+        paused: to go on means nothing to one that is not. The start wakes up the thread that fetches from there.
+        """
+        resumed = [place for place in places if self._held[place].is_paused]
+        first = {self._held[place].broker: place for place in resumed}
+        started = [place for place in places if not self._held[place].is_fetched and not self._held[place].is_paused]
+        for place in first.values():
             self._stop(place)
+        self._client.resume([place for place in resumed if self._held[place].is_paused])
+        for place in (*started, *first.values()):
+            self._client.start(*place, self._held[place].end)
+        for place in (*resumed, *started):
+            self._held[place].is_fetched, self._held[place].is_paused = True, False
+
+    def _end(self, places: Collection[tuple[Place, Range]]) -> None:
+        """Fetches partitions further only where there is a backlog of them."""
+        over = [place for place, wanted in places if self._held[place].is_fetched and not self._goes_on(place, wanted)]
+        self._pause(over)
+
+    def _goes_on(self, place: Place, wanted: Range) -> bool:
+        if self._spared or wanted.end - wanted.begin < AHEAD_FROM:
+            return False
+        return self._client.high_watermark(*place) >= self._held[place].end + BACKLOG
+
+    def _pause(self, places: Collection[Place]) -> None:
+        if places:
+            self._client.pause(places)
+        for place in places:
+            self._held[place].is_fetched, self._held[place].is_paused = False, True
 
     def _leave(self, place: Place) -> None:
         """Drops a partition of which something else is read now."""
-        if place in self._held and self._held[place].started:
+        if place in self._held and self._held[place].is_fetched:
             self._spared = SPARED_READS
         self._drop(place)
 
     def _stop(self, place: Place) -> None:
         held = self._held[place]
-        if held.started:
+        if held.is_fetched or held.is_paused:
             self._client.stop(*place)
-            held.started = False
+        if held.is_paused:  # else it would be so when it is started again
+            self._client.resume([place])
+        held.is_fetched = held.is_paused = False
 
     def _drop(self, place: Place) -> None:
         if place in self._held:
@@ -186,28 +231,29 @@ class FastReader:
     ) -> Iterator[tuple[int, Records]]:
         """Fetches what of the ranges is not known yet."""
         missing = {place: plan.ranges[at] for place, at in places.items()}
-        self._settle(missing)
+        self._settle(missing, places)
+        self._fetch(missing)
         wait_ms, silence = _FIRST_WAIT_MS, Silence(plan, on_quiet)
         while missing:
-            known = sum(self._held[place].end for place in missing)
+            came = set[Place]()
             for run in self._poll(plan, names, missing, wait_ms):
-                for records in self._took(run, missing, names):
+                for records in self._took(run, missing, came, names):
                     yield places[run.place], records
-            if sum(self._held[place].end for place in missing) == known:
-                self._look_behind(missing)
-            if sum(self._held[place].end for place in missing) > known:
+            if came or self._look_behind(missing, came):
                 wait_ms = _FIRST_WAIT_MS
                 silence.begin()
+                self._settle(missing, came)
             else:
                 wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
                 self._bear(plan, missing, silence)
-            self._settle(missing)
+            self._bound_kept(missing)
 
-    def _settle(self, missing: dict[Place, Range]) -> None:
-        """Takes out what is complete."""
-        for place in [place for place, wanted in missing.items() if self._held[place].end >= wanted.end]:
-            self._held[place].begin = missing.pop(place).end
-            self._end(place)
+    def _settle(self, missing: dict[Place, Range], came: Iterable[Place]) -> None:
+        """Takes out what is complete of what came further."""
+        done = [(place, missing.pop(place)) for place in came if self._held[place].end >= missing[place].end]
+        for place, wanted in done:
+            self._held[place].begin = wanted.end
+        self._end(done)
 
     def _bear(self, plan: ReadPlan, missing: Mapping[Place, Range], silence: Silence) -> None:
         """Nothing came: hears why, and whether that may pass."""
@@ -217,26 +263,32 @@ class FastReader:
             parts = [(wanted, self._held[place].end) for place, wanted in missing.items()]
             raise self._trouble.silent(plan, parts)
 
-    def _look_behind(self, missing: Mapping[Place, Range]) -> None:
+    def _look_behind(self, missing: Mapping[Place, Range], came: set[Place]) -> bool:
         """Behind the last record there may be markers of transactions only: they come with no message."""
-        for place in missing:
-            position, held = self._client.position(*place), self._held[place]
-            if position is not None:
-                held.end = max(held.end, position)
+        for place, position in zip(missing, self._client.positions(missing), strict=True):
+            if position is not None and position > self._held[place].end:
+                self._held[place].end = position
+                came.add(place)
+        return bool(came)
 
-    def _took(self, run: _Run, missing: Mapping[Place, Range], names: Names) -> Iterator[Records]:
-        """Takes note of a run; what of it belongs to the present range."""
+    def _took(self, run: _Run, missing: Mapping[Place, Range], came: set[Place], names: Names) -> Iterator[Records]:
+        """Takes note of a run; what of it belongs to the present range. `came`: what is missing and came further."""
         held, wanted = self._held.get(run.place), missing.get(run.place)
         if held is None:
             return
         if run.records is not None:
             place = int(np.searchsorted(run.records.offset, held.end))
             held.kept.append((run.records.part(place, len(run.records.offset)), names))
-        held.end = max(held.end, run.offset)
+        if wanted is not None and run.offset > held.end:
+            came.add(run.place)
+        held.end, held.broker = max(held.end, run.offset), run.broker
         if wanted is not None:
             yield from held.taken(wanted.end, names)
-        elif len(held.kept) and self._kept() > MAX_KEPT:
-            self._stop(run.place)
+
+    def _bound_kept(self, missing: Mapping[Place, Range]) -> None:
+        """Reads no further ahead when much is kept."""
+        if self._kept() > MAX_KEPT:
+            self._pause([place for place, held in self._held.items() if held.is_fetched and place not in missing])
 
     def _kept(self) -> int:
         parts = [records for held in self._held.values() for records, _ in held.kept]
@@ -261,13 +313,14 @@ class FastReader:
         for begin, end in pairwise([*self._columns.begin[:runs].tolist(), len(got)]):
             message = Message.from_address(int(got[begin]))
             topic = self._client.topic_name(message.topic) if message.topic else ""
-            place = (topic, message.partition)
+            place, broker = (topic, message.partition), self._client.broker(int(got[begin]))
             if message.err:
-                yield from self._error(message, place, missing)
+                yield from self._error(message, place, broker, missing)
             else:
-                yield self._run(place, got[begin:end], slice(begin, end), plan, names)
+                records = self._records(place, got[begin:end], slice(begin, end), plan, names)
+                yield _Run(place, broker, records, int(records.offset[-1]) + 1)
 
-    def _run(self, place: Place, got: Addresses, part: slice, plan: ReadPlan, names: Names) -> _Run:
+    def _records(self, place: Place, got: Addresses, part: slice, plan: ReadPlan, names: Names) -> Records:
         columns = self._columns
         filled = (columns.offset, columns.timestamp_ms, columns.crc)
         offset, timestamp_ms, crc = (column[part].copy() for column in filled)
@@ -278,15 +331,15 @@ class FastReader:
         elif plan.topic_by != "topic":
             found = zip(columns.named[part].tolist(), columns.named_size[part].tolist(), strict=True)
             topic[:] = [names.code(ctypes.string_at(at, size)) if at else NONE for at, size in found]
-        return _Run(place, Records(offset, timestamp_ms, crc, topic, control), int(offset[-1]) + 1)
+        return Records(offset, timestamp_ms, crc, topic, control)
 
-    def _error(self, message: Message, place: Place, missing: Mapping[Place, Range]) -> Iterator[_Run]:
+    def _error(self, message: Message, place: Place, broker: int, missing: Mapping[Place, Range]) -> Iterator[_Run]:
         code, text = message.err, message.value(_TEXT_BYTES).decode(errors="replace")
         wanted, held = missing.get(place), self._held.get(place)
         if held is None:
             self._trouble.of_client(code, text)
         elif wanted is not None:
-            yield _Run(place, None, self._trouble.of_partition(code, text, message.offset, wanted, held.end))
+            yield _Run(place, broker, None, self._trouble.of_partition(code, text, message.offset, wanted, held.end))
         if held is not None and self._trouble.is_final(code) and message.offset >= held.end:
             self._stop(place)  # once it is wanted from there, it is tried anew
 

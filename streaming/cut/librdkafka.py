@@ -6,7 +6,8 @@ has a part in it. What is relied on is in its public header: these functions, an
 
 import ctypes
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_ssize_t, c_void_p
 from functools import cache
 from pathlib import Path
@@ -50,8 +51,11 @@ _SIGNATURES: Mapping[str, tuple[Any, ...]] = {
     "topic_partition_list_add": (c_void_p, c_void_p, c_char_p, c_int32),
     "topic_partition_list_destroy": (None, c_void_p),
     "position": (c_int, c_void_p, c_void_p),
+    "pause_partitions": (c_int, c_void_p, c_void_p),
+    "resume_partitions": (c_int, c_void_p, c_void_p),
     "last_error": (c_int,),
     "err2str": (c_char_p, c_int),
+    "message_broker_id": (c_int32, c_void_p),
     "message_timestamp": (c_int64, c_void_p, c_void_p),
     "message_headers": (c_int, c_void_p, c_void_p),
     "header_get_last": (c_int, c_void_p, c_char_p, c_void_p, c_void_p),
@@ -192,16 +196,41 @@ class Client:
         """Lets the client say what is amiss."""
         self._library.poll(self._client, 0)
 
-    def position(self, topic: str, partition: int) -> int | None:
-        """The offset behind all that came out of the queue of a partition, markers of transactions included."""
-        asked = self._library.topic_partition_list_new(1)
+    def pause(self, places: Collection[tuple[str, int]]) -> None:
+        """Fetches started partitions no more until they are resumed, and waits for nothing: a stop waits for the
+        library's own thread, partition after partition. What is in the queue of them comes anew then.
+        """
+        with self._listed(places) as listed:
+            self._library.pause_partitions(self._client, listed)
+
+    def resume(self, places: Collection[tuple[str, int]]) -> None:
+        """Paused partitions are to be fetched again, from behind what came out of the queue.
+
+        One of which the library has not heard yet that it is paused stays so for ever: a stop of another one first
+        waits for that. And the thread that fetches may sleep for a second before it hears of this: a start of another
+        one afterwards wakes up that of its broker.
+        """
+        with self._listed(places) as listed:
+            self._library.resume_partitions(self._client, listed)
+
+    def positions(self, places: Collection[tuple[str, int]]) -> list[int | None]:
+        """Of each partition the offset behind all that came out of the queue, markers of transactions included."""
+        with self._listed(places) as listed:
+            self._library.position(self._client, listed)
+            elements = ctypes.cast(listed, ctypes.POINTER(_TopicPartitionList)).contents.elems
+            offsets = [int(elements[at].offset) for at in range(len(places))]
+        return [None if offset == _NO_OFFSET else offset for offset in offsets]
+
+    @contextmanager
+    def _listed(self, places: Collection[tuple[str, int]]) -> Iterator[int]:
+        """The library's own list of these partitions."""
+        listed = self._library.topic_partition_list_new(len(places))
         try:
-            self._library.topic_partition_list_add(asked, topic.encode(), partition)
-            self._library.position(self._client, asked)
-            offset: int = ctypes.cast(asked, ctypes.POINTER(_TopicPartitionList)).contents.elems[0].offset
+            for topic, partition in places:
+                self._library.topic_partition_list_add(listed, topic.encode(), partition)
+            yield listed
         finally:
-            self._library.topic_partition_list_destroy(asked)
-        return None if offset == _NO_OFFSET else offset
+            self._library.topic_partition_list_destroy(listed)
 
     def high_watermark(self, topic: str, partition: int) -> int:
         """Where the partition ended when it was fetched last; 0 when that is not known."""
@@ -212,6 +241,10 @@ class Client:
     def topic_name(self, topic: int) -> str:
         """The name of a message's topic."""
         return str(self._library.topic_name(topic).decode())
+
+    def broker(self, message: int) -> int:
+        """The id of the broker that the message at this address came from; -1 when that is not known."""
+        return int(self._library.message_broker_id(message))
 
     def close(self) -> None:
         """Ends the connections; nothing may be started any more."""

@@ -27,13 +27,26 @@ _BOUND_S = 30.0
 
 @pytest.mark.parametrize("size", Size)
 def test_a_layout_has_its_partitions_in_few_topics_of_equal_size(size: Size) -> None:
-    for partitions in Plan.of(size).partitions:
-        layout = Layout.of(partitions)
-        assert len(layout.topics) * layout.each == partitions
+    layouts = Plan.of(size).layouts
+    for layout in layouts:
+        assert len(layout.topics) * layout.each == layout.partitions
         assert layout.each <= 64
         assert len(set(layout.topics)) == len(layout.topics)
+    assert len({layout.name for layout in layouts}) == len({layout.topics for layout in layouts}) == len(layouts)
     assert len(Layout.of(64).topics) == 1
     assert (len(Layout.of(1_000).topics), Layout.of(1_000).each) == (20, 50)
+
+
+@pytest.mark.parametrize("size", Size)
+def test_the_last_layout_is_the_largest_with_partitions_that_nobody_writes_to(size: Size) -> None:
+    *_, full, part = Plan.of(size).layouts
+    assert full.load == (full.topics, full.each)
+    topics, written = part.load
+    assert part.partitions == full.partitions
+    assert (topics, written) == (part.topics[:1], part.written)
+    assert 0 < written <= part.each
+    assert written < part.partitions
+    assert Layout.of(1_000, 4).name == "1,000 (4 written to)"
 
 
 def test_processes_below_another_are_found_at_any_depth() -> None:
@@ -50,7 +63,7 @@ MEMORY = Memory(java_mb=900.0, heap_mb=80.0, python_mb=300.0)
 RATES = (200, 3_000, 10_000)
 
 
-def found() -> dict[int, dict[str, Measured]]:
+def found() -> dict[str, dict[str, Measured]]:
     copy = Measured(phases={200: [phase(0.1), phase(0.3)], 3_000: [phase(0.1)]}, memory=[MEMORY])
     behind = [phase(0.2), phase(0.2, came=50, missing=150, trigger_ms=9_000)]
     tuned = Measured(phases={200: [phase(0.05)], 3_000: behind}, memory=[MEMORY])
@@ -59,7 +72,7 @@ def found() -> dict[int, dict[str, Measured]]:
         memory=[MEMORY, Memory(java_mb=800.0, heap_mb=95.0, python_mb=310.0)],
         failures=["it ended"],
     )
-    return {64: {"copy": copy, "tuned": tuned, "job": job}}
+    return {"64": {"copy": copy, "tuned": tuned, "job": job}}
 
 
 def test_ratios_are_the_job_over_each_copy_of_all_rounds_together() -> None:
@@ -104,7 +117,7 @@ def test_the_tables_and_the_page_say_who_is_behind_and_what_was_not_tried() -> N
 
 
 def test_a_layout_of_which_nothing_was_seen_has_a_row_of_dashes() -> None:
-    data = summary((200,), {4: {kind: Measured(failures=["no answer"]) for kind in KINDS}})
+    data = summary((200,), {"4": {kind: Measured(failures=["no answer"]) for kind in KINDS}})
     assert all(set(row[2:]) == {"-"} for table in tables(data)[:3] for row in table.rows)
 
 

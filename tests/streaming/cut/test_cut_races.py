@@ -115,12 +115,13 @@ def test_values_of_control_records_count_for_what_may_be_kept(broker: LocalBroke
     """A backlog of the largest requests, while what is wanted of another partition is late."""
     reader, place = FastReader(consumers.client_settings(broker.bootstrap_servers, {})), (new_topic("control"), 0)
     reader._client.start(*place, 0)
-    held = reader._held[place] = _Held("id", 0, 0, started=True)
+    held = reader._held[place] = _Held("id", 0, 0, is_fetched=True)
     column, count = np.zeros(1, dtype=np.int64), 0
-    while held.started:
+    while held.is_fetched:
         records = Records(column + count, column, column, column + NONE, {0: b"x" * MAX_CONTROL_BYTES})
         count += 1
         assert count * MAX_CONTROL_BYTES < 20_000_000, "it is fetched further"
-        assert list(reader._took(_Run(place, records, count), {}, Names())) == []
+        assert list(reader._took(_Run(place, 1, records, count), {}, set(), Names())) == []
+        reader._bound_kept({})
     assert len(held.kept) == count > 10
     reader.close()

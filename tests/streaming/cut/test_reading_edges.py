@@ -235,12 +235,11 @@ def test_a_backlog_is_read_ahead_and_what_is_not_asked_for_is_let_go(
     held = reader._held
 
     def is_ahead(partition: int, end: int) -> bool:
-        return held[topic, partition].started or held[topic, partition].end > end
+        return held[topic, partition].is_fetched or held[topic, partition].end > end
 
     def go_on() -> None:
-        if not held[topic, 0].started:
-            reader._client.start(topic, 0, held[topic, 0].end)
-            held[topic, 0].started = True
+        if not held[topic, 0].is_fetched:
+            reader._fetch([(topic, 0)])
 
     for begin in range(0, 4 * step, step):
         plan = plan_of(world.servers, [whole(topic, part, begin, begin + step) for part in range(2)])
@@ -251,7 +250,7 @@ def test_a_backlog_is_read_ahead_and_what_is_not_asked_for_is_let_go(
     plan = plan_of(world.servers, [whole(topic, 0, 0, step), whole(other, 0, 0, 5)])
     assert rows_of(chunks(plan, reader)) == world.expected(plan)
     assert (topic, 1) not in held
-    assert not any(each.started for each in held.values()), "what came to nothing is spared"
+    assert not any(each.is_fetched for each in held.values()), "what came to nothing is spared"
     reader._spared = 0
     go_on()
     reader.release()
