@@ -74,10 +74,10 @@ def sequence(
 def batch_time_ms() -> Column:
     """The batch's own time: from the write-ahead log, and the same when the batch runs again.
 
-    Spark makes it a constant of each batch's plan, which costs nothing as long as no code is generated
-    (`session.query_conf`).
+    Spark writes it into each batch's code as a constant, which would then be compiled for each batch. The function
+    around it is interpreted, so that the code stays the same.
     """
-    return F.unix_millis(F.current_timestamp())
+    return F.unix_millis(F.get(F.transform(F.array(F.current_timestamp()), lambda time: time), F.lit(0)))
 
 
 def to_shards(rows: DataFrame, keys: Iterable[int]) -> DataFrame:
