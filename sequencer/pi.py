@@ -44,7 +44,8 @@ def ranked(ranks: Mapping[KafkaTopic, int], stamped: StampedBatch) -> dict[Kafka
 def order_of(cut: Cut, records: Records, *, time_ms: int, ranks: Mapping[KafkaTopic, int]) -> Ints:
     """Row numbers of the records of one batch in π. `time_ms` is the batch's, `ranks` are those after the batch.
 
-    Contradiction for a record that the cut does not have, or a topic that has no rank.
+    Contradiction for a record that the cut does not have, or a topic that has no rank: records of topics that were
+    retired before (`Retired` on grants) are to be left out.
     """
     slices = cut.slices_at(records.source, records.offset)
     outside = np.flatnonzero(slices < 0)

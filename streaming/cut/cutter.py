@@ -315,7 +315,10 @@ class Cutter:
         with self._seen:
             self._note_period(self._looks.taken(begin))
             self._seen.wait_for(lambda: len(self._looks) > 0, wait_s)
-            return self._looks.since(begin).without(self._gone)
+            waiting = self._looks.since(begin).without(self._gone)
+            if self._gone and not len(waiting.sizes):  # what is gone waits until the record says so
+                self._seen.wait(wait_s)
+            return waiting
 
     def _note_period(self, period_ms: float) -> None:
         now_s = time.monotonic()

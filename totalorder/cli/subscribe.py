@@ -135,6 +135,7 @@ def json_line(event: "Event") -> str:
         "topic": event.topic,
         "n": event.n,
         "kafka_topic": event.kafka_topic,
+        "topic_id": event.topic_id,
         "partition": event.partition,
         "offset": event.offset,
         "timestamp_ms": event.timestamp_ms,
