@@ -19,7 +19,7 @@ from totalorder.sequencer.receipts import decode_receipts
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 NewTopic = Callable[..., str]
 Place = tuple[str, int, int]
-Told = tuple[str, str, int, int, int, int]
+Told = tuple[str, str, str, int, int, int, int]
 
 
 class Reader:
@@ -108,7 +108,7 @@ def assert_agree(readers: list[Reader]) -> None:
 
 
 def receipts_by_id(domain: str, servers: str) -> dict[str, list[Told]]:
-    """What each subscriber says that it was handed: topic, Kafka topic, partition, offset, n, g, by delivery index."""
+    """What each subscriber says that it was handed: topic, Kafka topic, its id, partition, offset, n, g, by delivery index."""
     topic = f"{domain}.receipts"
     found: dict[tuple[str, int], Told] = {}
     with kafka_clients.consumer(servers) as consumer:
@@ -172,7 +172,7 @@ def test_subscribers_agree_through_a_change_and_a_killed_driver(
         assert set(reader.places) == expected[reader]
         assert {event.tag for event in reader.events} == {None}
     assert receipts_by_id(domain, servers) == {
-        id_: [(e.topic, e.kafka_topic, e.partition, e.offset, e.n, e.g) for e in reader.events]
+        id_: [(e.topic, e.kafka_topic, e.topic_id, e.partition, e.offset, e.n, e.g) for e in reader.events]
         for id_, reader in zip("rst", readers, strict=True)
     }
     assert_agree(readers)

@@ -199,7 +199,7 @@ def test_begins_at_the_latest_offset_while_a_transaction_is_open(
     assert_by_engine(settings)
 
 
-def test_topics_come_and_one_is_recreated(
+def test_topics_and_partitions_come(
     broker: LocalBroker,
     kafka_admin: KafkaAdminClient,
     producer: KafkaProducer,
@@ -236,13 +236,6 @@ def test_topics_come_and_one_is_recreated(
     kafka_admin.alter_configs([ConfigResource("topic", second, {"cleanup.policy": "delete"})])
     kafka_admin.delete_topics([refused])
     assert_by_engine(settings)
-    with Sequencer(settings, spark=spark) as sequencer:
-        kafka_admin.delete_topics([first])
-        with pytest.raises(StateError, match=f"topic {first} was deleted"):
-            assert sequencer.wait(BOUND_S)
-    kafka_admin.create_topics({first: {"num_partitions": 1}})
-    with pytest.raises(PreflightFailed, match=f"topic {first} was deleted and created again"):
-        Sequencer(settings, spark=spark).start()
 
 
 def test_checkpoints_that_are_refused(
