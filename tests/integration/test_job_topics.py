@@ -30,7 +30,7 @@ from totalorder.streaming.runner import Sequencer
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 NewTopic = Callable[..., str]
 BOUND_S = 150.0
-RACES = 5
+RACES = 3
 
 
 class World:

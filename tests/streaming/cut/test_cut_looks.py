@@ -99,7 +99,7 @@ class Story:
             self.ends[place] += self.rng.choice([0, 0, 1, self.rng.randint(1, 30)])
         known = list(self.ends.items())[: len(self.ends) - self.rng.choice([0, 0, 0, 1])]
         seen = {place: end for place, end in known if self.rng.random() < 0.8}
-        answers = [seen.get(place, self.rng.choice([-1, max(0, end - 99)])) for place, end in known]
+        answers = [seen.get(place, self.rng.choice([-1, max(0, self.twin.most(place) - 99)])) for place, _ in known]
         look(self.log, *answers)
         self.twin.looks.append(seen)
 
