@@ -108,7 +108,7 @@ def assert_agree(readers: list[Reader]) -> None:
 
 
 def receipts_by_id(domain: str, servers: str) -> dict[str, list[Told]]:
-    """What each subscriber says that it was handed, by delivery index: topic, Kafka topic, id, partition, offset, n, g."""
+    """What each subscriber says that it was handed, by delivery index: topic, Kafka topic, id, place, n, g."""
     topic = f"{domain}.receipts"
     found: dict[tuple[str, int], Told] = {}
     with kafka_clients.consumer(servers) as consumer:
