@@ -38,6 +38,8 @@ _CONSUMERS = {"spark.kafka.consumer.cache.capacity": "4096"} | {
     for cache in ("cache", "fetchedData.cache")
     for setting, value in (("timeout", "5s"), ("evictorThreadRunInterval", "1s"))
 }
+_TOPICS_MS = 120_000
+"""A thousand partitions take a broker some ten seconds."""
 
 
 def copy_of(topic: str) -> str:
@@ -83,7 +85,7 @@ class Cluster:
         given = {name.replace("_", "."): value for name, value in configs.items()}
         with kafka_clients.admin(self.servers) as admin:
             admin.create_topics({name: {"num_partitions": partitions, "configs": given} for name in topics})
-            admin.wait_for_topics(topics)
+            admin.wait_for_topics(topics, timeout_ms=_TOPICS_MS)
 
     def settings(self, domain: str, **more: object) -> Settings:
         """Settings of a domain of its own over the topics."""
