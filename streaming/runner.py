@@ -434,7 +434,13 @@ class Sequencer:
         """Topics of which nothing more is stamped."""
         for topic in retired:
             say = self._log.error if topic["lost"] else self._log.info
-            say("topic retired", topic=topic["topic"], id=topic["topic_id"], g=topic["g"], lost=topic["lost"] or "none")
+            say(
+                "topic retired",
+                topic=topic["topic"],
+                id=topic["topic_id"],
+                g=topic["g"],
+                lost=topic["lost"] or "none that was seen",
+            )
         record = self._record.leaving({topic["topic_id"] for topic in retired}, "retired")
         if record != self._record:
             self._store.write(RECORD, record.encode())
