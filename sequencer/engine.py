@@ -34,8 +34,7 @@ class Effects:
     `answers` go to grants, in order, and come from shard 0 alone; `stamps` hold one StampedBatch for each stamps
     partition of the shard. `unroutable` lists the events (Kafka topic, partition, offset) whose pub/sub topic could not
     be told: they take no position and nobody is owed them; nor any of the `late` ones, whose Kafka topics were retired
-    before them. `cold_changed` says that the cold state must be written
-    too.
+    before them. `cold_changed` says that the cold state must be written too.
     """
 
     stamps: tuple[StampedBatch, ...] = ()
@@ -181,8 +180,7 @@ class _Run:
         self.next_offsets[self.source[rows]] = batch.offset[rows] + 1
 
     def _without_late(self, rows: Ints) -> Ints:
-        rank = np.array([rank for rank, _ in self.draft.sources], dtype=np.int64)
-        is_late = np.isin(rank[self.source[rows]], list(self.draft.retired))
+        is_late = self._retired_sources()[self.source[rows]]
         self.late += int(is_late.sum())
         return rows[~is_late]
 
@@ -220,7 +218,7 @@ class _Run:
         )
         next_offsets = self.next_offsets
         if self._retires:
-            kept = self._kept_sources()
+            kept = np.flatnonzero(~self._retired_sources())
             next_offsets = next_offsets[kept]
             cold = replace(cold, sources=tuple(cold.sources[index] for index in kept.tolist()))
         hot = Hot(
@@ -252,10 +250,10 @@ class _Run:
         """Whether a topic is retired in this batch."""
         return self.draft.retired is not self.before.cold.retired
 
-    def _kept_sources(self) -> Ints:
-        """Indexes of the sources of topics that are not retired."""
+    def _retired_sources(self) -> npt.NDArray[np.bool_]:
+        """Of each source, whether its topic is retired by now."""
         ranks = np.array([rank for rank, _ in self.draft.sources], dtype=np.int64)
-        return np.flatnonzero(~np.isin(ranks, list(self.draft.retired)))
+        return np.isin(ranks, list(self.draft.retired))
 
     def _stamped(
         self, frontier: StampedBatch, advanced: Ints, partition: int, rows: StampRows, cold: Cold

@@ -16,6 +16,7 @@ from totalorder.sequencer.control import (
     Renew,
     Renewed,
     Repeated,
+    Request,
     Retire,
     Retired,
     Subscribe,
@@ -99,14 +100,11 @@ class Registry:
         """Of one that is retired already this changes nothing, and says the same again."""
         topic = KafkaTopic(request.topic, request.topic_id)
         if topic not in self.draft.ranks and len(self.draft.kafka_topics) >= MAX_KAFKA_TOPICS:
-            reason = f"the domain has {MAX_KAFKA_TOPICS} Kafka topics, its limit"
-            raise BadRequest(reason, id=request.id, nonce=request.nonce)
+            raise _bad(request, f"the domain has {MAX_KAFKA_TOPICS} Kafka topics, its limit")
         self.draft.number_kafka_topics([topic])
-        seen = dict(request.seen)
-        next_of = {source.partition: offset for source, offset in self._known(next_offsets) if source[:2] == topic}
-        begun = {source.partition: offset for source, offset in self._starts.items() if source[:2] == topic}
-        first = {partition: next_of.get(partition, begun.get(partition, 0)) for partition in seen}
-        lost = {part: (first[part], end) for part, end in sorted(seen.items()) if end > first[part]}
+        reached = self._reached(next_offsets)
+        first = {partition: reached.get(Source(*topic, partition), 0) for partition in request.seen}
+        lost = {part: (first[part], end) for part, end in sorted(request.seen.items()) if end > first[part]}
         answer = Retired(
             id=request.id,
             nonce=request.nonce,
@@ -119,9 +117,10 @@ class Registry:
         )
         self.answers.append(answer)
 
-    def _known(self, next_offsets: Ints) -> Iterable[tuple[Source, int]]:
-        """The event partitions that were seen, with their next offsets."""
-        return ((self.draft.source(index), offset) for index, offset in enumerate(next_offsets.tolist()))
+    def _reached(self, next_offsets: Ints) -> dict[Source, int]:
+        """The next offset of each event partition that was seen, or does not begin at 0."""
+        seen = {self.draft.source(index): offset for index, offset in enumerate(next_offsets.tolist())}
+        return {**self._starts, **seen}
 
     def _apply(self, request: Subscribe | Unsubscribe | Renew, offset: int, next_offsets: Ints) -> None:
         held = self.draft.subscriptions.get(request.id, _NEVER)
@@ -221,12 +220,11 @@ class Registry:
 
     def _bounds(self, topics: tuple[str, ...], next_offsets: Ints) -> dict[Source, int]:
         """Lower bounds of the next offsets of the event partitions that can hold the topics' events."""
-        bounds = {**self._starts, **dict(self._known(next_offsets))}
         retired = {self.draft.kafka_topics[rank] for rank in self.draft.retired}
         by_topic = self.draft.config.topic_by == "topic"
         return {
             source: offset
-            for source, offset in bounds.items()
+            for source, offset in self._reached(next_offsets).items()
             if source.kafka_topic not in retired and (not by_topic or source.topic in topics)
         }
 
@@ -245,5 +243,5 @@ def _who(request: Subscribe | Unsubscribe | Renew) -> _Who:
     return {"id": request.id, "generation": request.generation, "nonce": request.nonce}
 
 
-def _bad(request: Subscribe | Unsubscribe | Renew, reason: str) -> BadRequest:
+def _bad(request: Request, reason: str) -> BadRequest:
     return BadRequest(reason, id=request.id, nonce=request.nonce)

@@ -164,6 +164,16 @@ class DomainRecord:
         )
 
 
+def changed(name: str, *, is_there: bool, is_own: bool = False) -> StateError:
+    """What ends the job: a topic that it needs was deleted; `is_there`: another one has its name now."""
+    done = "deleted and created again" if is_there else "deleted"
+    own = "The domain cannot do without it: begin a new one with a new checkpoint"
+    return StateError(
+        f"topic {name} was {done} while the job ran",
+        remedy=own if is_own else 'on_topic_deleted = "retire" goes on without what it held',
+    )
+
+
 def _topic(name: str, topic_id: str, starts: Iterable[tuple[int, int]], state: TopicState) -> EventTopic:
     if state not in get_args(TopicState):
         raise ValueError(f"topic {name} is {state!r}")

@@ -28,7 +28,7 @@ from totalorder.streaming.patience import BrokerWatch, Patience, borne
 from totalorder.streaming.preflight import Facts
 from totalorder.streaming.progress import ProgressReader
 from totalorder.streaming.query import start_query
-from totalorder.streaming.record import FIRST_INCARNATION, DomainRecord
+from totalorder.streaming.record import FIRST_INCARNATION, DomainRecord, changed
 from totalorder.streaming.session import prepare, start_session, stop_session
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
 from totalorder.streaming.topics import Topics
@@ -253,7 +253,7 @@ class Sequencer:
         if not names:
             return record
         if self.settings.on_topic_deleted == "stop":
-            raise _changed(min(names), present)
+            raise changed(min(names), is_there=min(names) in present)
         for name in sorted(names):
             self._log.error("topic deleted", topic=name, id=missed[name].topic_id, created_again=name in present)
         record = record.leaving({missed[name].topic_id for name in names}, "gone")
@@ -420,7 +420,7 @@ class Sequencer:
         present = self._topics.ids(self._record.topic_ids)
         for name, topic_id in self._record.own_ids.items():
             if present.get(name) != topic_id:
-                raise _changed(name, present, remedy="The domain cannot do without it: begin a new one")
+                raise changed(name, is_there=name in present, is_own=True)
         self._hand_over(self._without_gone(self._record, self._topics, present))
 
     def _hand_over(self, record: DomainRecord) -> None:
@@ -432,6 +432,8 @@ class Sequencer:
 
     def _note_retired(self, retired: Sequence[Mapping[str, Any]]) -> None:
         """Topics of which nothing more is stamped."""
+        if not retired:
+            return
         for topic in retired:
             say = self._log.error if topic["lost"] else self._log.info
             say(
@@ -543,13 +545,6 @@ class Sequencer:
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
-
-
-def _changed(name: str, present: Mapping[str, str], remedy: str = "") -> StateError:
-    done = "deleted" if name not in present else "deleted and created again"
-    return StateError(
-        f"topic {name} was {done}", remedy=remedy or 'on_topic_deleted = "retire" goes on without what it held'
-    )
 
 
 def explained(error: Exception, job: str) -> Error:

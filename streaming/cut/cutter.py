@@ -37,7 +37,7 @@ from totalorder.streaming.cut.ranges import Range, ReadPlan
 from totalorder.streaming.cut.requests import Topic
 from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.handover import Handover
-from totalorder.streaming.record import CONTROL, EventTopic
+from totalorder.streaming.record import CONTROL, EventTopic, changed
 
 _MINUTE_S = 60.0
 _SAY_LOOKS_S = 1.0
@@ -122,11 +122,11 @@ class Cutter:
                 if self._gone == known:
                     raise
             else:
-                if self._gone == known:
+                if end is not None:
                     return end
 
-    def _end_after(self, begin: BatchEnd, most: int, wait_s: float) -> BatchEnd:
-        """The same; to be asked again where another topic is found to be gone."""
+    def _end_after(self, begin: BatchEnd, most: int, wait_s: float) -> BatchEnd | None:
+        """The same; None where another topic is found to be gone behind the last look."""
         self._look_on(begin)
         waiting = self._awaited(begin, wait_s)
         if not len(waiting.sizes):
@@ -143,9 +143,9 @@ class Cutter:
             last=self._planned,
         )
         self._admitted()
-        end = self._planned.end
         if self._gone != known:
-            return end
+            return None
+        end = self._planned.end
         self._publish(begin, end)
         if self._planned.taken <= MAX_EVENTS:
             for wanted in self._plans(begin, end):
@@ -195,7 +195,7 @@ class Cutter:
     def _let_go(self, number: int, found: Mapping[str, Topic]) -> None:
         topic = self._read[number]
         if number == CONTROL or not self._settings.retires_deleted:
-            raise _changed(topic, found.get(topic.name), number)
+            raise changed(topic.name, is_there=topic.name in found, is_own=number == CONTROL)
         self._gone.add(number)
         self._handover.say_topics_changed()
 
@@ -438,12 +438,3 @@ def _divided(ranges: Sequence[Range], tasks: int) -> list[list[Range]]:
         shares[least].append(ranges[at])
         loads[least] += sizes[at]
     return shares
-
-
-def _changed(topic: EventTopic, present: Topic | None, number: int) -> StateError:
-    done = "deleted" if present is None else "deleted and created again"
-    own = "Without it there are no subscriptions: begin a new domain with a new checkpoint"
-    return StateError(
-        f"topic {topic.name} was {done} while the job ran",
-        remedy=own if number == CONTROL else 'on_topic_deleted = "retire" goes on without it',
-    )
