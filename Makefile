@@ -5,11 +5,25 @@ PYTHON ?= python3
 VENV := .venv/bin
 # Arguments for pytest or the demo: make test ARGS="-k broker"
 ARGS ?=
+# What makes random choices repeat.
+SEED ?=
 
-.PHONY: help setup demo test bench-smoke lint format typecheck lock-jars clean
+# Of make simulate: how many worlds, from which seed on, and what else scripts/simulate.py takes
+SEEDS ?= 1000
+FROM ?= 0
+STEPS ?=
+WITHOUT ?=
+JOBS ?=
+
+# For how long `make fuzz` runs, on which decoders, and which engine leads: seed or atheris.
+SECONDS ?= 600
+ONLY ?=
+ENGINE ?= seed
+
+.PHONY: help setup demo test simulate torture mutants vectors bench-smoke lint format typecheck fuzz audit-deps lock-jars clean
 
 help:
-	@echo "make setup | demo | test | bench-smoke | lint | format | typecheck | clean    (see CONTRIBUTING.md)"
+	@echo "make setup | demo | test | simulate | torture | mutants | vectors | bench-smoke | lint | format | typecheck | fuzz | audit-deps | clean    (see CONTRIBUTING.md)"
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -17,8 +31,27 @@ setup:
 demo: setup
 	@$(VENV)/totalorder demo $(ARGS)
 
+# Two processes, each with a broker and a Spark of its own, which take the next test as they are ready.
 test: setup
-	@$(VENV)/python -m pytest $(ARGS)
+	@$(VENV)/python -m pytest -n 2 --maxschedchunk 1 $(ARGS)
+
+# Faults against a real job, for as long as it takes: make torture FAULTS=100 SEED=7
+FAULTS ?= 20
+torture: setup
+	@$(VENV)/python tests/support/torture.py --faults $(FAULTS) $(if $(SEED),--seed $(SEED))
+
+# Small faults in a copy of the tree, on all cores, for an hour: some test must find each. ARGS="--only delivery --jobs 1"
+mutants: setup
+	@$(VENV)/python scripts/mutants.py $(ARGS)
+
+# The examples in tests/vectors, after a change of a format; ARGS="--keep NAME" keeps them for later releases too.
+vectors: setup
+	@$(VENV)/python tests/support/format_vectors.py $(ARGS)
+
+# Worlds with faults, on all cores; stops with the command that repeats the smallest form of what failed.
+simulate: setup
+	@$(VENV)/python scripts/simulate.py --from=$(FROM) --seeds=$(SEEDS) --without=$(WITHOUT) \
+		$(if $(STEPS),--steps=$(STEPS)) $(if $(JOBS),--jobs=$(JOBS))
 
 # Every benchmark at a size at which its figures mean nothing: it runs, and gives its JSON.
 bench-smoke: setup
@@ -38,6 +71,15 @@ format: setup
 typecheck: setup
 	@$(VENV)/python scripts/link_tree.py
 	@$(VENV)/mypy
+
+# Hostile input to all that is decoded, for so long; tests have a short one.
+fuzz: setup
+	@if [ "$(ENGINE)" = atheris ]; then $(VENV)/python -m pip install --quiet atheris==3.0.0 || exit 1; fi
+	@$(VENV)/python scripts/fuzz.py --seconds $(SECONDS) --seed $(or $(SEED),1) --only "$(ONLY)" --engine $(ENGINE)
+
+# What is known against the packages that are pinned; needs the network, and PyPI itself.
+audit-deps: setup
+	@$(VENV)/python scripts/audit_deps.py
 
 # After a change of a version in scripts/lock_jars.py; needs the network.
 lock-jars: setup

@@ -9,7 +9,7 @@ decoded content, so that a replay may be cut or compressed differently and still
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,23 +18,26 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from totalorder.errors import LimitExceeded, WireError
+from totalorder.sequencer.budget import affordable, parse_json
 from totalorder.sequencer.limits import (
     MAX_BATCH_BYTES,
+    MAX_COUNT,
     MAX_CUT_SOURCES,
     MAX_DIRECTORY_BYTES,
-    MAX_ENTRIES_PER_RECORD,
     MAX_PART_BYTES,
+    MAX_PART_MEMORY_BYTES,
     MAX_PARTITION_NUMBER,
     MAX_PARTS,
     MAX_RAW_PART_BYTES,
     MAX_ROW_BYTES,
-    MAX_ROWS_PER_RECORD,
     MAX_STAMPS_PARTITIONS,
+    MAX_TIME_MS,
     MAX_TOPICS_PER_DOMAIN,
 )
-from totalorder.sequencer.numbering import differences, present, sorted_order, spans
+from totalorder.sequencer.numbering import check_within, differences, present, sorted_order, spans
 from totalorder.sequencer.planes import from_planes, to_planes, width_of
 from totalorder.sequencer.stamps import DIGEST_BYTES, KafkaTopic, Source, StampedBatch, StampRows
+from totalorder.sequencer.values import number, text
 
 Ints = npt.NDArray[np.int64]
 VERSION = 4
@@ -45,7 +48,6 @@ longer with it, and few ones take some tenths of a millisecond.
 """
 _LENGTH = struct.Struct("<I")
 _ROW_COLUMNS = ("topic", "source", "offset", "g", "crc", "keyframe", "entries")
-_RANGE = range(1 << 63)
 _ROW_BYTES, _ENTRY_BYTES = 57, 16
 """What the columns of StampRows take."""
 _ENTRY_COLUMNS = ("entry_topic", "entry_n")
@@ -55,19 +57,19 @@ _UNREADABLE = (
     *(struct.error, RecursionError, OverflowError),  # cut short, JSON too deep, numbers too large
 )
 _FOREIGN = "Only the sequencer may write there; look for another writer and restrict it"
-_SCALARS = {
-    "partition": int,
-    "partitions": int,
-    "incarnation": int,
-    "batch": int,
-    "time_ms": int,
-    "cut": int,
-    "min_subscriptions": int,
-    "g": int,
-    "control_g": int,
-    "domain": str,
-    "previous_digest": str,
-    "digest": str,
+_SCALARS: dict[str, Callable[[object], Any]] = {
+    "partition": number,
+    "partitions": number,
+    "incarnation": number,
+    "batch": number,
+    "time_ms": number,
+    "cut": number,
+    "min_subscriptions": number,
+    "g": number,
+    "control_g": number,
+    "domain": text,
+    "previous_digest": text,
+    "digest": text,
 }
 
 
@@ -131,7 +133,7 @@ def _cuts(rows: StampRows) -> Iterator[tuple[int, int]]:
 def _parts(stamped: StampedBatch, start: int, end: int, max_part_bytes: int) -> Iterator[bytes]:
     raw = _encode_rows(stamped, start, end)
     (directory,) = _LENGTH.unpack_from(raw)
-    fits = len(raw) <= MAX_RAW_PART_BYTES and directory <= MAX_DIRECTORY_BYTES
+    fits = len(raw) <= MAX_RAW_PART_BYTES and directory <= MAX_DIRECTORY_BYTES and _is_affordable(raw, directory)
     level = _LEVEL if len(raw) > _SMALL else _LEVEL_OF_SMALL
     value = bytes(pa.Codec("zstd", compression_level=level).compress(raw, asbytes=True))
     if fits and (len(value) <= max_part_bytes or (end - start <= 1 and len(value) <= MAX_ROW_BYTES)):
@@ -147,6 +149,10 @@ def _parts(stamped: StampedBatch, start: int, end: int, max_part_bytes: int) -> 
         middle = (start + end) // 2
         yield from _parts(stamped, start, middle, max_part_bytes)
         yield from _parts(stamped, middle, end, max_part_bytes)
+
+
+def _is_affordable(raw: bytes, directory: int) -> bool:
+    return affordable(raw[_LENGTH.size : _LENGTH.size + directory])
 
 
 def _encode_rows(stamped: StampedBatch, start: int, end: int) -> bytes:
@@ -246,26 +252,21 @@ _MOST_ATTEMPTS = 4
 
 @dataclass(eq=False)
 class _Attempt:
-    """The parts of one batch that have come, from the first one on. `offset` is the first one's place in the log."""
+    """The parts of one batch that have come, from the first one on. `offset` is the first one's place in the log.
+
+    They wait as they came: whatever they unpack to, what never becomes whole costs no more than it did on the wire.
+    """
 
     key: tuple[int, int, int]
     """Incarnation, batch, number of parts."""
     offset: int
-    parts: list[StampedBatch] = field(default_factory=list)
-    """All with the first one's sources and offsets, and without names: however many there are, these count once."""
-    names: dict[int, str] = field(default_factory=dict)
-    bytes: int = 0
+    values: list[bytes | None] = field(default_factory=list)
+    size: int = 0
+    """Bytes of all of them."""
 
-    def fits(self, part: StampedBatch) -> bool:
-        return not self.parts or _frame(part) == _frame(self.parts[0])
-
-    def hold(self, part: StampedBatch) -> None:
-        self.names |= part.names
-        self.bytes += bytes_of(part.rows)
-        self.parts.append(replace(self.parts[0] if self.parts else part, rows=part.rows, names={}))
-
-    def whole(self) -> StampedBatch:
-        return replace(self.parts[0], rows=_joined([each.rows for each in self.parts]), names=self.names)
+    def hold(self, value: bytes | None) -> None:
+        self.values.append(value)
+        self.size += len(value or b"")
 
 
 class StampsAssembler:
@@ -287,6 +288,17 @@ class StampsAssembler:
         """Whether a batch has begun of which parts are missing."""
         return bool(self._attempts)
 
+    @property
+    def begun(self) -> StampedBatch | None:
+        """The first part that has come of the newest batch that is not complete, for all but its rows and names.
+
+        WireError where that is none.
+        """
+        if not self._attempts:
+            return None
+        newest = max(self._attempts, key=lambda each: each.key[:2])
+        return self._first(newest.values, newest.key[1], None)
+
     def add(self, value: bytes | None, headers: Mapping[str, bytes], *, offset: int = 0) -> StampedBatch | None:
         """Takes the next record, which stands at `offset`; returns the batch that it completes, or None.
 
@@ -296,35 +308,67 @@ class StampsAssembler:
         key = (incarnation, batch, parts)
         if part == 0:
             self._attempts = [*self._attempts, _Attempt(key, offset)][-_MOST_ATTEMPTS:]
-        going_on = [each for each in self._attempts if each.key == key and len(each.parts) == part]
+        going_on = [each for each in self._attempts if each.key == key and len(each.values) == part]
         if not going_on:
             return None  # the tail of a batch whose beginning lies before where we began to read
-        decoded = decode_part(value)
-        if (decoded.domain, decoded.partition, decoded.batch) != (self._domain, self._partition, batch):
-            raise self._error(f"it says that it belongs to {decoded.domain}[{decoded.partition}] batch {decoded.batch}")
-        fitting = [each for each in going_on if each.fits(decoded)]
-        if not fitting:
-            raise self._error(f"its part {part} does not fit the first one of batch {batch}")
-        for attempt in fitting:
-            attempt.hold(decoded)
-        self._bound(fitting[-1])
-        return self._finish(fitting, batch) if part + 1 == parts else None
+        for attempt in going_on:
+            attempt.hold(value)
+        self._bound(going_on[-1])
+        return self._finish(going_on, batch) if part + 1 == parts else None
 
     def _finish(self, attempts: Sequence[_Attempt], batch: int) -> StampedBatch:
         """The batch of the first attempt whose parts belong together; what was begun of it or before is forgotten."""
         self._attempts = [each for each in self._attempts if each.key[:2] > attempts[0].key[:2]]
+        why = self._error(f"the content of batch {batch} does not give its digest")
         for attempt in attempts:
-            whole = attempt.whole()
+            try:
+                whole = self._whole(attempt.values, batch)
+            except WireError as error:
+                why = error
+                continue
             if whole.compute_digest() == whole.digest:
                 self.began_at = attempt.offset
                 return whole
-        raise self._error(f"the content of batch {batch} does not give its digest")
+        raise why
+
+    def _whole(self, values: Sequence[bytes | None], batch: int) -> StampedBatch:
+        """The batch of these parts; what it takes in memory is known before each part's columns are unpacked."""
+        taken = 0
+
+        def charge(size: int) -> None:
+            nonlocal taken
+            taken += size
+            if taken > MAX_BATCH_BYTES:
+                raise self._too_large(batch)
+
+        first = self._first(values, batch, charge)
+        names, rows = dict(first.names), [first.rows]
+        for at, value in enumerate(values[1:], 1):
+            part = decode_part(value, charge)
+            if _frame(part) != _frame(first):
+                raise self._error(f"its part {at} does not fit the first one of batch {batch}")
+            names |= part.names
+            rows.append(part.rows)
+            if len(names) > MAX_TOPICS_PER_DOMAIN:
+                break
+        if len(names) > MAX_TOPICS_PER_DOMAIN:
+            raise self._too_large(batch)
+        return replace(first, rows=_joined(rows), names=names)
+
+    def _first(self, values: Sequence[bytes | None], batch: int, charge: Callable[[int], None] | None) -> StampedBatch:
+        first = decode_part(values[0], charge)
+        if (first.domain, first.partition, first.batch) != (self._domain, self._partition, batch):
+            raise self._error(f"it says that it belongs to {first.domain}[{first.partition}] batch {first.batch}")
+        return first
+
+    def _too_large(self, batch: int) -> WireError:
+        return self._error(f"batch {batch} has more stamps, entries or topics than a batch may have")
 
     def _bound(self, latest: _Attempt) -> None:
-        if latest.bytes > MAX_BATCH_BYTES or len(latest.names) > MAX_TOPICS_PER_DOMAIN:
+        if latest.size > MAX_BATCH_BYTES:
             self._attempts.clear()
-            raise self._error(f"batch {latest.key[1]} has more stamps, entries or topics than a batch may have")
-        while sum(each.bytes for each in self._attempts) > MAX_BATCH_BYTES:
+            raise self._too_large(latest.key[1])
+        while sum(each.size for each in self._attempts) > MAX_BATCH_BYTES:
             self._attempts.remove(next(each for each in self._attempts if each is not latest))
 
     def _place(self, headers: Mapping[str, bytes]) -> tuple[int, int, int, int]:
@@ -354,42 +398,69 @@ def _frame(part: StampedBatch) -> tuple[object, ...]:
 
 
 def _joined(parts: list[StampRows]) -> StampRows:
+    """The rows of all parts; `parts` is emptied, so that nothing but one column is there twice."""
     if len(parts) == 1:
         return parts[0]
     shifts = np.cumsum([0] + [len(rows.entry_topic) for rows in parts])
     starts = [rows.entry_start[:-1] + shift for rows, shift in zip(parts, shifts[:-1], strict=True)]
-    columns = {
-        name: np.concatenate([getattr(rows, name) for rows in parts])
-        for name in StampRows.__dataclass_fields__
-        if name != "entry_start"
-    }
-    return StampRows(**columns, entry_start=np.concatenate([*starts, shifts[-1:]]).astype(np.int64))
+    names = [name for name in StampRows.__dataclass_fields__ if name != "entry_start"]
+    columns = {name: [getattr(rows, name) for rows in parts] for name in names}
+    parts.clear()
+    joined = {name: np.concatenate(columns.pop(name)) for name in names}
+    return StampRows(**joined, entry_start=np.concatenate([*starts, shifts[-1:]]).astype(np.int64))
 
 
-def unpacked(value: bytes) -> tuple[bytes, memoryview]:
-    """The directory, JSON, and the columns behind it of a record's value; ValueError where either has more bytes than
-    it may have, before they are read.
+def unpacked(value: bytes, bytes_of_columns: Callable[[Any], int]) -> tuple[Any, memoryview]:
+    """The directory and the columns behind it of a record's value.
+
+    `bytes_of_columns` tells from the directory how many bytes the columns must have, or raises ValueError for what may
+    not be. ValueError where a part of the value has more bytes than it may have, or other ones than that, before more
+    is unpacked.
     """
     with pa.CompressedInputStream(pa.BufferReader(value), "zstd") as stream:
-        raw = memoryview(stream.read(MAX_RAW_PART_BYTES + 1))
-    if len(raw) > MAX_RAW_PART_BYTES:
-        raise ValueError(f"more than {MAX_RAW_PART_BYTES} bytes when unpacked")
-    (length,) = _LENGTH.unpack_from(raw)
-    if length > MAX_DIRECTORY_BYTES:
-        raise ValueError(f"its directory has more than {MAX_DIRECTORY_BYTES} bytes")
-    end = _LENGTH.size + length
-    return bytes(raw[_LENGTH.size : end]), raw[end:]
+        (length,) = _LENGTH.unpack(stream.read(_LENGTH.size))
+        if length > MAX_DIRECTORY_BYTES:
+            raise ValueError(f"its directory has more than {MAX_DIRECTORY_BYTES} bytes")
+        directory = parse_json(stream.read(length), MAX_DIRECTORY_BYTES)
+        size = bytes_of_columns(directory)
+        if not 0 <= size <= MAX_RAW_PART_BYTES - _LENGTH.size - length:
+            raise ValueError(f"more than {MAX_RAW_PART_BYTES} bytes when unpacked")
+        columns = memoryview(stream.read(size + 1))
+    if len(columns) != size:
+        raise ValueError("there is less or more behind the directory than its columns")
+    return directory, columns
 
 
-def decode_part(value: bytes | None) -> StampedBatch:
-    """Reads one part as a batch of its own; WireError for anything that the encoder cannot have written."""
+def decode_part(value: bytes | None, charge: Callable[[int], None] | None = None) -> StampedBatch:
+    """Reads one part as a batch of its own; WireError for anything that the encoder cannot have written.
+
+    `charge` is told what memory its stamps will take before they do, and may raise.
+    """
     if value is None:
         raise WireError("a record of stamps has no value", remedy=_FOREIGN)
     try:
-        head, planes = unpacked(value)
-        return _decode_rows(planes, json.loads(head))
+        directory, planes = unpacked(value, lambda directory: _bytes_of_columns(directory, charge))
+        return _decode_rows(planes, directory)
     except _UNREADABLE as error:
         raise WireError(f"a record of stamps cannot be read: {error!r}", remedy=_FOREIGN) from None
+
+
+def _bytes_of_columns(directory: Mapping[str, Any], charge: Callable[[int], None] | None) -> int:
+    rows, entries, sources = (number(directory[name]) for name in ("rows", "entries", "sources"))
+    size = _ROW_BYTES * rows + _ENTRY_BYTES * entries
+    if size > MAX_PART_MEMORY_BYTES or sources > MAX_CUT_SOURCES:
+        raise ValueError("too many rows, entries or sources")
+    if charge is not None:
+        charge(size)
+    return sum(count * width for _, count, width in _layout(directory))
+
+
+def _layout(directory: Mapping[str, Any]) -> list[tuple[str, int, int]]:
+    """Name, length and bytes a value of each column, in the order in which they are written."""
+    counts = dict.fromkeys(_SOURCE_COLUMNS, directory["sources"])
+    counts |= dict.fromkeys(_ROW_COLUMNS, directory["rows"]) | dict.fromkeys(_ENTRY_COLUMNS, directory["entries"])
+    widths = [number(width) for width in directory["widths"]]
+    return [(name, count, width) for (name, count), width in zip(counts.items(), widths, strict=True)]
 
 
 def _decode_rows(planes: memoryview, directory: Mapping[str, Any]) -> StampedBatch:
@@ -399,15 +470,17 @@ def _decode_rows(planes: memoryview, directory: Mapping[str, Any]) -> StampedBat
     columns = _columns(planes, directory)
     rows = _from_columns(columns, directory["first"], used, base)
     sources = _sources(columns, directory["kafka_topics"])
-    if len(rows) and not (rows.source.min() >= 0 and rows.source.max() < len(sources)):
-        raise ValueError("a source is not in the directory")
-    if not 0 <= directory["partition"] < directory["partitions"] <= MAX_STAMPS_PARTITIONS:
+    scalars = {name: read(directory[name]) for name, read in _SCALARS.items()}
+    _check_rows(rows, len(sources), scalars["g"])
+    if not 0 <= scalars["partition"] < scalars["partitions"] <= MAX_STAMPS_PARTITIONS:
         raise ValueError("partition numbers are out of range")
-    if len(directory["digest"]) != 2 * DIGEST_BYTES:
+    if max(scalars["g"], scalars["control_g"]) > MAX_COUNT or scalars["time_ms"] > MAX_TIME_MS:
+        raise ValueError("g, control_g or time_ms is out of range")
+    if len(scalars["digest"]) != 2 * DIGEST_BYTES:
         raise ValueError("the digest is cut short")
-    names = [_typed(name, str) for name in directory["names"]]
+    names = [text(name) for name in directory["names"]]
     return StampedBatch(
-        **{name: _typed(directory[name], kind) for name, kind in _SCALARS.items()},
+        **scalars,
         sources=sources,
         ends=tuple(columns["end"].tolist()),
         names=dict(zip(used.tolist(), names, strict=True)),
@@ -415,25 +488,31 @@ def _decode_rows(planes: memoryview, directory: Mapping[str, Any]) -> StampedBat
     )
 
 
+def _check_rows(rows: StampRows, sources: int, g: int) -> None:
+    """ValueError for rows that no engine makes: sums of what is hostile may have gone over 64 bits, to anywhere."""
+    check_within("source", rows.source, 0, sources - 1)
+    check_within("n", rows.n, 1, MAX_COUNT)
+    check_within("g", rows.g, 1, g)
+    check_within("offset", rows.offset, 0)
+    check_within("an entry", rows.entry_n, 0, MAX_COUNT)
+    if ((rows.topic[1:] == rows.topic[:-1]) & (rows.g[1:] <= rows.g[:-1])).any():
+        raise ValueError("the events of a topic do not stand in order")
+
+
 def _columns(planes: memoryview, directory: Mapping[str, Any]) -> dict[str, Ints]:
     """The columns as they were written, each of its full length."""
-    rows, entries, sources = (_typed(directory[name], int) for name in ("rows", "entries", "sources"))
-    if rows > MAX_ROWS_PER_RECORD or entries > MAX_ENTRIES_PER_RECORD or sources > MAX_CUT_SOURCES:
-        raise ValueError("too many rows, entries or sources")
-    counts = dict.fromkeys(_SOURCE_COLUMNS, sources)
-    counts |= dict.fromkeys(_ROW_COLUMNS, rows) | dict.fromkeys(_ENTRY_COLUMNS, entries)
     found = {}
-    for (name, count), width in zip(counts.items(), directory["widths"], strict=True):
-        found[name], planes = from_planes(planes, count, _typed(width, int))
+    for name, count, width in _layout(directory):
+        found[name], planes = from_planes(planes, count, width)
     lengths = found["entries"]
-    if len(planes) or (lengths < 0).any() or lengths.sum() != entries:
+    if len(planes) or (lengths < 0).any() or lengths.sum() != directory["entries"]:
         raise ValueError("the columns do not fit each other")
     return found
 
 
 def _sources(columns: Mapping[str, Ints], kafka_topics: Any) -> tuple[Source, ...]:
     """Undoes `_sources_columns`."""
-    topics = [KafkaTopic(_typed(name, str), _typed(topic_id, str)) for name, topic_id in kafka_topics]
+    topics = [KafkaTopic(text(name), text(topic_id)) for name, topic_id in kafka_topics]
     place = _checked(np.cumsum(columns["source_topic"]), len(topics))
     partition = np.cumsum(columns["source_partition"])
     if len(partition) and not (partition.min() >= 0 and partition.max() <= MAX_PARTITION_NUMBER):
@@ -456,7 +535,7 @@ def _from_columns(columns: Mapping[str, Ints], first: Sequence[int], used: Ints,
     begins = entry_start[:-1]
     before = np.append(0, climbed)[begins]
     place = _checked(climbed - np.repeat(before, lengths), len(used))
-    g = _typed(first[1], int) + np.cumsum(columns["g"])
+    g = number(first[1]) + np.cumsum(columns["g"])
     order, starts = _mentions(place, entry_start, g, len(used))
     risen = np.cumsum(columns["entry_n"][order])
     mentions = np.diff(np.append(starts, len(place)))
@@ -468,7 +547,7 @@ def _from_columns(columns: Mapping[str, Ints], first: Sequence[int], used: Ints,
         n=base[row_of_topic] + 1 + _occurrence(topic),
         g=g,
         source=columns["source"],
-        offset=_typed(first[0], int) + np.cumsum(columns["offset"]),
+        offset=number(first[0]) + np.cumsum(columns["offset"]),
         crc=columns["crc"] & 0xFFFFFFFF,
         keyframe=columns["keyframe"] != 0,
         entry_start=entry_start,
@@ -488,15 +567,6 @@ def _occurrence(topic: Ints) -> Ints:
     first = np.flatnonzero(differences(topic, -1))
     counts = np.diff(np.append(first, len(topic)))
     return np.arange(len(topic), dtype=np.int64) - np.repeat(first, counts)
-
-
-def _typed(value: Any, kind: type) -> Any:
-    """The value, which must be a text that UTF-8 can hold, or a number that is not negative and has 64 bits."""
-    if type(value) is not kind or (kind is int and value not in _RANGE):
-        raise ValueError(f"{value!r} is not of type {kind.__name__}, or out of range")
-    if kind is str:
-        str(value).encode()
-    return value
 
 
 def _numbers(values: Any) -> Ints:

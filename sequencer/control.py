@@ -5,13 +5,17 @@ reason goes back to the sender in a rejection. Answers are the sequencer's own; 
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from totalorder.errors import WireError
+from totalorder.sequencer.budget import parse_json
 from totalorder.sequencer.limits import (
+    MAX_ANSWER_BYTES,
     MAX_CONTROL_BYTES,
+    MAX_COUNT,
     MAX_KAFKA_TOPIC_CHARS,
     MAX_LEASE_S,
     MAX_PARTITION_NUMBER,
@@ -20,12 +24,16 @@ from totalorder.sequencer.limits import (
     MAX_TOPICS_PER_SUBSCRIPTION,
 )
 from totalorder.sequencer.names import valid_id, valid_nonce, valid_topic
+from totalorder.sequencer.signing import RETIRE, Signatures, Signer
 from totalorder.sequencer.stamps import Source
 
 VERSION = 1
 """Of requests and claims."""
 ANSWER_VERSION = 2
 _MAX_LONG = 2**63 - 1
+
+
+_SIGNATURE = "signature"
 
 
 class BadRequest(ValueError):
@@ -36,6 +44,10 @@ class BadRequest(ValueError):
         self.reason = reason
         self.id = id
         self.nonce = nonce
+
+
+class Unsigned(BadRequest):
+    """A request that the domain takes signed only, and that is not, or not by one who may ask for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +101,34 @@ class Retire:
     seen: Mapping[int, int]
 
 
-Request = Subscribe | Unsubscribe | Renew | Retire
+@dataclass(frozen=True, kw_only=True)
+class Skip:
+    """Says that Kafka has the offsets from `begin` to before `end` of an event partition no longer, and that they are
+    passed over: none was stamped, and none will be.
+
+    Written by the job alone, in the batch that passes over them (`on_data_loss = "record"`). `id` and `nonce` are the
+    sender's.
+    """
+
+    id: str
+    nonce: str
+    topic: str
+    topic_id: str
+    partition: int
+    begin: int
+    end: int
+
+
+Request = Subscribe | Unsubscribe | Renew | Retire | Skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """Says that the checkpoint with the identity `owner` sequences the domain in this incarnation, from 1.
 
-    The first claim of an incarnation in the log holds, and no other one ever does anything. It is written and read by
-    sequencers when they start; in π it has no place.
+    The first claim of an incarnation in the log holds, and no other one changes anything. It is written and read by
+    sequencers when they start; in π it has no place. The holder writes its own once more to ask its workers for a
+    snapshot of the state (snapshot.py).
     """
 
     incarnation: int
@@ -178,9 +209,9 @@ class Repeated:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retired:
-    """Nothing of a Kafka topic is stamped behind `g`. `lost` has, by partition, the first offset that was not stamped,
-    and the offset to before which the job has seen the topic go; partitions of which nothing is lost are not there.
+class _OfKafkaTopic:
+    """What the job itself says of a Kafka topic. `lost` has, by partition, the first offset that was not stamped, and
+    the one behind the last; partitions of which nothing is lost are not there.
     """
 
     id: str
@@ -192,6 +223,18 @@ class Retired:
     lost: Mapping[int, tuple[int, int]]
     batch: int
     incarnation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retired(_OfKafkaTopic):
+    """Nothing of a Kafka topic is stamped behind `g`. What is lost goes to where the job has seen the topic go."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped(_OfKafkaTopic):
+    """What was lost of an event partition before it was stamped stands at `g`; nothing is lost where that was told
+    before.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,13 +254,16 @@ class Rejection:
     incarnation: int
 
 
-Answer = Grant | Ended | Renewed | Repeated | Retired | Rejection
+Answer = Grant | Ended | Renewed | Repeated | Retired | Skipped | Rejection
+Link = Grant | Ended
+"""What changes a subscription: the answers of one id form a chain by generation."""
 _ANSWER_KINDS: dict[str, type[Any]] = {
     "grant": Grant,
     "ended": Ended,
     "renewed": Renewed,
     "repeated": Repeated,
     "retired": Retired,
+    "skipped": Skipped,
     "rejection": Rejection,
 }
 _CLAIM = "claim"
@@ -228,16 +274,25 @@ _REQUEST_KEYS = {
     "unsubscribe": {"v", "kind", "id", "generation", "nonce"},
     "renew": {"v", "kind", "id", "generation", "nonce"},
     "retire": {"v", "kind", "id", "nonce", "topic", "topic_id", "seen"},
+    "skip": {"v", "kind", "id", "nonce", "topic", "topic_id", "partition", "begin", "end"},
 }
 
 
-def encode_request(request: Request) -> bytes:
-    """JSON form of a request, the value of a control record."""
+def encode_request(request: Request, signer: Signer | None = None) -> bytes:
+    """JSON form of a request, the value of a control record; signed where there is somebody who signs."""
     record: dict[str, Any] = {"v": VERSION, "kind": type(request).__name__.lower(), **vars(request)}
     for name in ("stamps_ends", "seen"):
         if name in record:
             record[name] = {str(partition): end for partition, end in record[name].items()}
-    return _ENCODER.encode(record).encode()
+    content = _ENCODER.encode(record).encode()
+    if signer is None:
+        return content
+    return _ENCODER.encode(record | {_SIGNATURE: signer.sign(content)}).encode()
+
+
+def signer_of(request: Request) -> str:
+    """In whose name a request must be signed: topics are everybody's, and no subscriber retires or skips any."""
+    return RETIRE if isinstance(request, Retire | Skip) else request.id
 
 
 def encode_claim(claim: Claim) -> bytes:
@@ -259,16 +314,39 @@ def claim_in(value: bytes | None) -> Claim | None:
         return None
 
 
-def parse_request(value: bytes) -> Request:
-    """Reads a control record's value; raises BadRequest with the reason for anything that is not exactly a request."""
+def parse_request(value: bytes, signatures: Signatures | None = None) -> Request:
+    """Reads a control record's value; raises BadRequest with the reason for anything that is not exactly a request, and
+    Unsigned for one that should be signed and is not. Where nothing need be signed a signature is passed over.
+    """
     record = _load(value)
+    signature = record.pop(_SIGNATURE, None)
     id_, nonce = record.get("id"), record.get("nonce")
     known_id = id_ if isinstance(id_, str) and valid_id(id_) else None
     known_nonce = nonce if isinstance(nonce, str) and valid_nonce(nonce) else None
     try:
-        return _parse_fields(record, known_id, known_nonce)
+        request = _parse_fields(record, known_id, known_nonce)
     except BadRequest as bad:
         raise BadRequest(bad.reason, id=known_id, nonce=known_nonce) from None
+    if signatures is not None and not signatures.hold(_ENCODER.encode(record).encode(), signer_of(request), signature):
+        raise Unsigned(f"not signed with {_KEY_WANTED[type(request)]}", id=known_id, nonce=known_nonce)
+    return request
+
+
+def skips_in(values: Iterable[bytes], signatures: Signatures | None = None) -> Iterator[Skip]:
+    """Those of control records that say what is lost. Most are of another kind, and are not read for that: a name in
+    JSON may be written with escapes.
+    """
+    for value in values:
+        if b"skip" in value or b"\\u" in value:
+            with suppress(BadRequest):
+                request = parse_request(value, signatures)
+                if isinstance(request, Skip):
+                    yield request
+
+
+_KEY_WANTED: dict[type[Request], str] = dict.fromkeys(
+    (Subscribe, Unsubscribe, Renew), "the control key of this id (control_key)"
+) | dict.fromkeys((Retire, Skip), "the domain's control key (control_key_file)")
 
 
 def _load(value: bytes) -> dict[str, Any]:
@@ -312,14 +390,8 @@ def _parse_fields(record: Mapping[str, Any], id_: str | None, nonce: str | None)
         raise BadRequest("id is not 1 to 128 of the characters A-Z a-z 0-9 . _ : @ -")
     if nonce is None:
         raise BadRequest("nonce is not 1 to 64 of the characters A-Z a-z 0-9 . _ : @ -")
-    if kind == "retire":
-        return Retire(
-            id=id_,
-            nonce=nonce,
-            topic=_kafka_text(record, "topic", MAX_KAFKA_TOPIC_CHARS),
-            topic_id=_kafka_text(record, "topic_id", MAX_TOPIC_ID_CHARS),
-            seen=_ends("seen", record["seen"], MAX_PARTITION_NUMBER),
-        )
+    if kind in ("retire", "skip"):
+        return (_retire if kind == "retire" else _skip)(record, id_, nonce)
     generation = _integer(record, "generation", 1, _MAX_LONG)
     if kind == "subscribe":
         return Subscribe(
@@ -331,6 +403,29 @@ def _parse_fields(record: Mapping[str, Any], id_: str | None, nonce: str | None)
             stamps_ends=_ends("stamps_ends", record["stamps_ends"], MAX_STAMPS_PARTITIONS),
         )
     return (Unsubscribe if kind == "unsubscribe" else Renew)(id=id_, generation=generation, nonce=nonce)
+
+
+def _retire(record: Mapping[str, Any], id_: str, nonce: str) -> Retire:
+    return Retire(
+        id=id_,
+        nonce=nonce,
+        topic=_kafka_text(record, "topic", MAX_KAFKA_TOPIC_CHARS),
+        topic_id=_kafka_text(record, "topic_id", MAX_TOPIC_ID_CHARS),
+        seen=_ends("seen", record["seen"], MAX_PARTITION_NUMBER),
+    )
+
+
+def _skip(record: Mapping[str, Any], id_: str, nonce: str) -> Skip:
+    begin = _integer(record, "begin", 0, MAX_COUNT - 1)
+    return Skip(
+        id=id_,
+        nonce=nonce,
+        topic=_kafka_text(record, "topic", MAX_KAFKA_TOPIC_CHARS),
+        topic_id=_kafka_text(record, "topic_id", MAX_TOPIC_ID_CHARS),
+        partition=_integer(record, "partition", 0, MAX_PARTITION_NUMBER),
+        begin=begin,
+        end=_integer(record, "end", begin + 1, MAX_COUNT),
+    )
 
 
 def _integer(record: Mapping[str, Any], name: str, least: int, most: int) -> int:
@@ -386,6 +481,8 @@ def answer_key(answer: Answer) -> bytes:
         return f"renew/{answer.id}".encode()
     if isinstance(answer, Retired):
         return f"retired/{answer.topic}/{answer.topic_id}".encode()
+    if isinstance(answer, Skipped):
+        return f"skipped/{answer.offset}".encode()
     return f"reject/{answer.offset}".encode()
 
 
@@ -395,30 +492,35 @@ def encode_answer(answer: Answer) -> bytes:
     if isinstance(answer, Grant):
         record["next_offsets"] = sorted([*source, offset] for source, offset in answer.next_offsets.items())
         record["stamps_ends"] = {str(partition): end for partition, end in answer.stamps_ends.items()}
-    if isinstance(answer, Retired):
+    if isinstance(answer, Retired | Skipped):
         record["lost"] = {str(partition): offsets for partition, offsets in answer.lost.items()}
     return _ENCODER.encode(record).encode()
 
 
 def decode_answer(value: bytes) -> Answer:
-    """Reads a record of the grants topic; raises WireError for one that the sequencer cannot have written."""
+    """Reads a record of the grants topic; raises WireError for one that the sequencer cannot have written. What a later
+    one says beside is passed over (docs/formats.md, "What may be added").
+    """
     try:
-        record = json.loads(value)
+        record = parse_json(value, MAX_ANSWER_BYTES)
         version, kind = record.pop("v"), record.pop("kind")
-    except (ValueError, KeyError, AttributeError, TypeError):
-        raise WireError("a record on grants is not an answer", remedy=_FOREIGN) from None
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise WireError(f"a record on grants is not an answer ({error!r})", remedy=_FOREIGN) from None
     if version != ANSWER_VERSION:
-        raise WireError(f"an answer on grants has version {version!r}", remedy="Update totalorder on this side")
+        raise WireError(
+            f"an answer on grants has version {_short(version)}; this program reads {ANSWER_VERSION}",
+            remedy="Update totalorder on this side",
+        )
     try:
         shape = _ANSWER_KINDS[kind]
         if kind == "grant":
             _read_grant(record)
-        if kind == "retired":
+        if kind in ("retired", "skipped"):
             record["lost"] = {int(part): _lost(*offsets) for part, offsets in record["lost"].items()}
         _check_types(record)
-        answer: Answer = shape(**record)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise WireError(f"an answer of kind {kind!r} on grants is malformed: {error}", remedy=_FOREIGN) from None
+        answer: Answer = shape(**{name: record[name] for name in shape.__dataclass_fields__})
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise WireError(f"an answer of kind {_short(kind)} on grants is malformed: {error}", remedy=_FOREIGN) from None
     return answer
 
 
@@ -435,28 +537,51 @@ def _read_grant(record: dict[str, Any]) -> None:
         raise ValueError("the clock does not hold the topics of the subscription")
     if record["ids"].keys() != clock.keys():
         raise ValueError("ids are missing")
-
-
-def _is_source(source: Source) -> bool:
-    return isinstance(source.topic, str) and isinstance(source.topic_id, str) and type(source.partition) is int
+    if len(set(record["ids"].values())) < len(clock):
+        raise ValueError("two topics have one id")
+    if type(record["continuous"]) is not bool or record["min_subscriptions"] not in (1, 2):
+        raise ValueError("continuous or min_subscriptions is out of range")
+    partitions = record["stamps_partitions"]
+    if type(partitions) is not int or not 1 <= partitions <= MAX_STAMPS_PARTITIONS:
+        raise ValueError(f"stamps_partitions is not from 1 to {MAX_STAMPS_PARTITIONS}")
 
 
 def _lost(first: object, end: object) -> tuple[int, int]:
-    if type(first) is not int or type(end) is not int or not 0 <= first < end:
+    if type(first) is not int or type(end) is not int or not 0 <= first < end <= _MAX_LONG:
         raise ValueError("what is lost is no range of offsets")
     return first, end
 
 
+_COUNTS = {"g", "offset", "generation", "batch", "incarnation", "expires_ms", "answered_g", "lease_s"}
+_TEXTS = {"id", "nonce", "topic", "topic_id", "reason", "topic_by"}
+_LEAST = {"offset": -1}
+"""An expiry has no record."""
+
+
 def _check_types(record: Mapping[str, Any]) -> None:
-    for name in ("g", "offset", "generation", "batch", "incarnation"):
-        if name in record and type(record[name]) is not int:
-            raise ValueError(f"{name} is not an integer")
-    for name in ("id", "nonce", "topic", "topic_id"):
-        if name in record and not isinstance(record[name], str):
-            raise ValueError(f"{name} is not text")
-    if not all(_is_source(source) for source in record.get("next_offsets", ())):
-        raise ValueError("an event partition has no name, id or number")
+    for name in _COUNTS & record.keys():
+        _check_count(name, record[name], _LEAST.get(name, 0))
+    for name in _TEXTS & record.keys():
+        _check_text(name, record[name])
+    for source in record.get("next_offsets", ()):
+        _check_text("the name of an event partition's topic", source.topic)
+        _check_text("its id", source.topic_id)
+        if type(source.partition) is not int or not 0 <= source.partition <= MAX_PARTITION_NUMBER:
+            raise ValueError("the number of an event partition is out of range")
     for name in ("clock", "ids", "next_offsets", "stamps_ends"):
         counts: Iterable[object] = record[name].values() if name in record else ()
-        if any(type(count) is not int or count < 0 for count in counts):
-            raise ValueError(f"{name} holds something other than counts")
+        for count in counts:
+            _check_count(name, count, 0)
+    for name in record.get("clock", ()):
+        _check_text("a topic", name)
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if type(value) is not int or not least <= value <= _MAX_LONG:
+        raise ValueError(f"{name} is not an integer from {least} to {_MAX_LONG}")
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is not text")
+    value.encode()  # ValueError for half a character, which no log and no table could take

@@ -404,19 +404,25 @@ def is_key_cut(headers: Mapping[str, bytes]) -> bool:
 
 
 class CutsAssembler:
-    """Reads the cuts of a domain in log order, from the first key cut on.
+    """Reads the cuts of a domain in log order, from the first key cut on, or `behind` a cut that is known.
 
     A cut that was planned, published and never written to Spark's log is planned anew by the job's next process, and
     then comes once more under its number, with another content. The last one counts, unless the next cut goes on from
-    another: nothing was stamped of those from which none goes on. Whoever has stamps too compares.
+    another: nothing was stamped of those from which none goes on. Whoever has stamps too compares. Where reading began
+    at such a cut, it begins anew.
     """
 
-    def __init__(self, *, domain: str) -> None:
-        self._domain = domain
+    def __init__(self, *, domain: str, behind: Cut | None = None) -> None:
+        self._domain, self._behind = domain, behind
         self._before: Cut | None = None
         """The cut from which the newest ones go on."""
-        self._newest: list[Cut] = []
+        self._newest: list[Cut] = [behind] if behind else []
         """Those of the greatest number that has come, the one that counts last."""
+
+    @property
+    def newest(self) -> tuple[Cut, ...]:
+        """The contents that the cut of the greatest number has come with, the one that counts last."""
+        return tuple(self._newest)
 
     def add(self, value: bytes | None, headers: Mapping[str, bytes]) -> tuple[Cut, ...]:
         """Takes the next record. Returns the cuts that count from now on, each in the place of any of its number: one,
@@ -432,21 +438,31 @@ class CutsAssembler:
         newest = self._newest[-1]
         if incarnation < newest.incarnation or (incarnation == newest.incarnation and number < newest.cut):
             return ()
-        if number > newest.cut + 1:
-            raise EventsLost(
-                f"{self._domain}.cuts goes from cut {newest.cut} to {number}: Kafka no longer has what lies between",
-                remedy="Nothing was skipped. Begin anew at what Kafka still has",
-            )
-        return self._again(value, headers) if number == newest.cut else self._next(value, headers)
+        try:
+            return self._again(value, headers) if number == newest.cut else self._next(value, headers, number)
+        except (Contradiction, EventsLost):
+            if self._before is not None or newest.cut == 1 or newest is self._behind:
+                raise
+            # From the key cut at which reading began nothing has gone on: it never ran, and came late.
+            self._newest = []
+            return self._begin(value, headers)
 
     def _begin(self, value: bytes | None, headers: Mapping[str, bytes]) -> tuple[Cut, ...]:
         if is_key_cut(headers):
             self._newest = [self._read(value, headers, ())]
         return tuple(self._newest)
 
-    def _next(self, value: bytes | None, headers: Mapping[str, bytes]) -> tuple[Cut, ...]:
+    def _next(self, value: bytes | None, headers: Mapping[str, bytes], number: int) -> tuple[Cut, ...]:
+        last = self._newest[-1].cut
+        if number > last + 1:
+            raise EventsLost(
+                f"{self._domain}.cuts goes from cut {last} to {number}: Kafka no longer has what lies between",
+                remedy="Nothing was skipped. Begin anew at what Kafka still has",
+            )
         cut = self._read(value, headers, self._newest)
-        before = next((known for known in reversed(self._newest) if cut.continues(known)), None)
+        # Of several the one that has the most of its sources, since a new source may begin anywhere; or the last.
+        fitting = [known for known in reversed(self._newest) if cut.continues(known)]
+        before = max(fitting, key=lambda known: len(set(known.sources) & set(cut.sources)), default=None)
         if before is None:
             raise self._goes_on_from_another(cut.cut)
         shown = (before, cut) if before is not self._newest[-1] else (cut,)
@@ -518,25 +534,28 @@ def _readable() -> Iterator[None]:
 
 
 def _unpack(value: bytes) -> tuple[_Head, list[Ints]]:
-    text, planes = unpacked(value)
-    head = _Head(*json.loads(text))
+    head, planes = unpacked(value, lambda head: sum(size * width for size, width in _layout(_Head(*head))))
+    head = _Head(*head)
+    return head, _columns(head, planes)
+
+
+def _layout(head: _Head) -> list[tuple[int, int]]:
+    """Length and bytes a value of each column, in the order in which they are written."""
     for name, most in (("slices", MAX_CUT_SLICES), ("advances", MAX_CUT_ADVANCES), ("sources", MAX_CUT_SOURCES)):
         size = getattr(head, name)
         if type(size) is not int or not 0 <= size <= most:
             raise ValueError(f"{size!r} {name}")
-    return head, _columns(head, planes)
+    sizes = [head.sources] * 3 if head.topics is not None else []
+    sizes += [head.slices, head.advances, head.advances]
+    return list(zip(sizes, head.widths, strict=True))
 
 
 def _columns(head: _Head, planes: memoryview) -> list[Ints]:
     """The columns as they were written, each of its full length."""
-    sizes = [head.sources] * 3 if head.topics is not None else []
-    sizes += [head.slices, head.advances, head.advances]
     found = []
-    for size, width in zip(sizes, head.widths, strict=True):
+    for size, width in _layout(head):
         column, planes = from_planes(planes, size, width)
         found.append(column)
-    if len(planes):
-        raise ValueError("there is more behind the columns")
     return found
 
 

@@ -76,6 +76,10 @@ class Draft:
             subscriptions=self.subscriptions,
             counts=self.counts,
         )
+        # What these follow from is known: to find a million topics' partitions takes seconds.
+        vars(cold).update(
+            topic_ids=self.topic_ids, partition_of=self.partition_of, ranks=self.ranks, source_ids=self.source_ids
+        )
         return cold, renewed
 
     def number_kafka_topics(self, topics: Iterable[KafkaTopic]) -> None:
@@ -96,7 +100,7 @@ class Draft:
 
     def number_sources(self, sources: Iterable[tuple[int, int]]) -> None:
         """Indexes for event partitions (rank, partition) seen for the first time."""
-        fresh = tuple(sorted(source for source in sources if source not in self.source_ids))
+        fresh = tuple(sorted({source for source in sources if source not in self.source_ids}))
         if fresh:
             self.changed = True
             self.sources += fresh

@@ -4,7 +4,7 @@ A batch is known whole, so every topic manager fills its entries of every timest
 paper's hops from topic manager to topic manager (§3.4) fall away. Same state, same rows in any order: same effects.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,14 +12,16 @@ import numpy.typing as npt
 
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.control import Answer, claim_in
+from totalorder.sequencer.control import Answer, BadRequest, Claim, Retire, claim_in, parse_request, skips_in
 from totalorder.sequencer.draft import Draft
+from totalorder.sequencer.limits import MAX_KAFKA_TOPICS
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.numbering import present
 from totalorder.sequencer.order import SliceFalls, pi_order
 from totalorder.sequencer.registry import Registry
+from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.stamper import Stamper
-from totalorder.sequencer.stamps import Source, StampedBatch, StampRows, first_digest
+from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch, StampRows, first_digest
 from totalorder.sequencer.state import NO_RENEWALS, Cold, EngineConfig, Hot, State
 
 Ints = npt.NDArray[np.int64]
@@ -32,9 +34,11 @@ class Effects:
     """What a step wants done; all of it may be written again after a crash, with equal content.
 
     `answers` go to grants, in order, and come from shard 0 alone; `stamps` hold one StampedBatch for each stamps
-    partition of the shard. `unroutable` lists the events (Kafka topic, partition, offset) whose pub/sub topic could not
-    be told: they take no position and nobody is owed them; nor any of the `late` ones, whose Kafka topics were retired
-    before them. `cold_changed` says that the cold state must be written too.
+    partition of the shard. `unroutable` lists, sorted, the events (Kafka topic, partition, offset) whose pub/sub topic
+    could not be told: they take no position and nobody is owed them; nor any of the `late` ones, whose Kafka topics
+    were retired before them. `unsigned` counts the requests that were refused for want of a signature. `cold_changed`
+    says that the cold state must be written too. `asked_at` is the offset on control of the last record by which the
+    job asks for a snapshot of the state behind the batch.
     """
 
     stamps: tuple[StampedBatch, ...] = ()
@@ -44,6 +48,8 @@ class Effects:
     events: int = 0
     late: int = 0
     controls: int = 0
+    unsigned: int = 0
+    asked_at: int | None = None
 
 
 def initial_state(config: EngineConfig) -> State:
@@ -77,39 +83,60 @@ def initial_state(config: EngineConfig) -> State:
     )
 
 
-def step(state: State, batch: Batch, starts: Mapping[Source, int]) -> tuple[State, Effects]:
+def step(
+    state: State,
+    batch: Batch,
+    starts: Mapping[Source, int],
+    *,
+    signatures: Signatures | None = None,
+    claimed_at: int | None = None,
+) -> tuple[State, Effects]:
     """Runs one batch.
 
-    `starts` holds the recorded first offset of event partitions that the domain does not begin at 0. Raises StateError
+    With `signatures` requests must be signed; they are part of what a batch's content depends on.
+
+    `starts` holds the recorded first offset of event partitions that the domain does not begin at 0, `claimed_at` the
+    offset on control of the claim by which the job has the domain; None where that does not matter. Raises StateError
     when the rows contradict the state (an offset seen before: the topic was recreated, or the checkpoint is older than
     the stamps), LimitExceeded when the domain has too many topics.
 
     Claims are between sequencers: they take no position and get no answer, and a batch of claims alone is none; nor is
-    one of events of retired topics.
+    one of events of retired topics. A claim of the next incarnation behind the job's own ends this one: StateError. The
+    job's own claim, written once more, asks for a snapshot.
     """
-    batch = batch.without([row for row, value in batch.control.items() if claim_in(value) is not None])
+    claims = {row: claim for row, value in batch.control.items() if (claim := claim_in(value)) is not None}
+    asked_at = None
+    if claimed_at is not None:
+        behind = {int(batch.offset[row]): claim for row, claim in claims.items() if batch.offset[row] > claimed_at}
+        _require_undisputed(state.cold.config, behind.values())
+        asked_at = max((at for at, claim in behind.items() if _is_own(claim, state.cold.config)), default=None)
+    batch = batch.without(list(claims))
     late = _late(state.cold, batch)
     batch = batch.without(late)
     if len(batch.offset) == 0:
-        return state, Effects(late=len(late))
-    run = _Run(state, batch, starts, late=len(late))
+        return state, Effects(late=len(late), asked_at=asked_at)
+    run = _Run(state, batch, starts, signatures, late=len(late))
     run.walk()
-    return run.finish()
+    after, effects = run.finish()
+    return after, replace(effects, asked_at=asked_at)
 
 
 class _Run:
     """One step's working copies; dropped after it."""
 
-    def __init__(self, state: State, batch: Batch, starts: Mapping[Source, int], *, late: int) -> None:
+    def __init__(
+        self, state: State, batch: Batch, starts: Mapping[Source, int], signatures: Signatures | None, *, late: int
+    ) -> None:
         self.before = state
         self.batch = batch
         self.draft = draft = Draft(state)
-        self.source = _number_sources(draft, batch)
-        draft.number_topics(batch.topics)
-        self.topic = np.array([draft.topic_ids[name] for name in batch.topics] + [-1], dtype=np.int64)[batch.topic]
+        self.source = _number_sources(draft, batch, _passed_over(draft, batch, signatures))
+        self.late_before, self.late = late, 0
+        self.in_pi = self._in_pi()
+        draft.number_topics(self._topics_shown())
+        self.topic = np.array([draft.topic_ids.get(name, -1) for name in batch.topics] + [-1])[batch.topic]
         self.begins = _first_offsets(state.hot.next_offsets, draft, starts)
         self.next_offsets = self.begins.copy()
-        self.late_before, self.late = late, 0
         self.stamper = Stamper(state.hot, draft)
         self.registry = Registry(
             draft,
@@ -118,6 +145,7 @@ class _Run:
             control_g=state.hot.control_g,
             batch_number=state.hot.batch + 1,
             time_ms=batch.time_ms,
+            signatures=signatures,
         )
         self._check_offsets()
 
@@ -130,14 +158,14 @@ class _Run:
             raise StateError(
                 f"offset {self.batch.offset[row]} of {topic}[{partition}] comes a second time; "
                 f"{self.next_offsets[self.source[row]]} was to be next",
-                remedy="The topic was recreated, or the checkpoint is an old copy: begin a new domain",
+                remedy="The topic was recreated, or the checkpoint is an old copy: `totalorder recover` makes one anew",
             )
 
     def walk(self) -> None:
         """Expires leases, then goes through the batch in π: runs of events between control records."""
         batch, registry = self.batch, self.registry
         registry.expire()
-        rows = self._in_pi()
+        rows = self.in_pi
         rows = rows[(self.topic[rows] >= 0) | (self.source[rows] < 0)]
         done = 0
         for at in np.flatnonzero(self.source[rows] < 0).tolist():
@@ -146,6 +174,21 @@ class _Run:
             registry.handle(batch.control[row], int(batch.offset[row]), self.next_offsets)
             done = at + 1
         self._events(rows[done:])
+
+    def _topics_shown(self) -> Sequence[str]:
+        """The pub/sub topics that stamps will show, but for those of events that cannot be stamped: what is late would
+        take a number that nobody sees, and a recovery could not tell it.
+        """
+        batch = self.batch
+        retired = {row: topic for row, value in batch.control.items() if (topic := _retired_by(value)) is not None}
+        if not retired and not self.late_before:
+            return batch.topics
+        shown = batch.topic >= 0
+        for at in np.flatnonzero(np.isin(self.in_pi, list(retired))).tolist():
+            code = [topic == retired[int(self.in_pi[at])] for topic in batch.kafka_topics]
+            behind = self.in_pi[at:]
+            shown[behind] &= ~np.array(code)[batch.kafka_topic[behind]]
+        return [batch.topics[code] for code in np.unique(batch.topic[shown]).tolist()]
 
     def _in_pi(self) -> Ints:
         batch = self.batch
@@ -237,11 +280,12 @@ class _Run:
         effects = Effects(
             stamps=stamps,
             answers=tuple(self.registry.answers) if cold.config.shard == 0 else (),
-            unroutable=tuple(self._coordinates(int(row)) for row in lost),
+            unroutable=tuple(sorted(self._coordinates(int(row)) for row in lost)),
             cold_changed=cold is not self.before.cold,
             events=int(events.sum()) - len(lost) - self.late,
             late=self.late_before + self.late,
             controls=len(batch.control),
+            unsigned=self.registry.unsigned,
         )
         return State(hot=hot, cold=cold), effects
 
@@ -276,6 +320,32 @@ class _Run:
         )
 
 
+def _is_own(claim: Claim, config: EngineConfig) -> bool:
+    return (claim.incarnation, claim.owner) == (config.incarnation, config.identity)
+
+
+def _require_undisputed(config: EngineConfig, claims: Iterable[Claim]) -> None:
+    """StateError where a recovered checkpoint has taken the domain over."""
+    later = next((claim for claim in claims if claim.incarnation == config.incarnation + 1), None)
+    if later is not None:
+        raise StateError(
+            f"domain {config.domain} was taken over by the checkpoint with the identity {later.owner}, in incarnation "
+            f"{later.incarnation}, and this checkpoint is of incarnation {config.incarnation}",
+            remedy="Run the job on the recovered checkpoint; where there is none, `totalorder recover` makes one",
+        )
+
+
+def _retired_by(value: bytes) -> KafkaTopic | None:
+    """The Kafka topic that a control record takes out; None for any other record."""
+    if b'"retire"' not in value:
+        return None
+    try:
+        request = parse_request(value)
+    except BadRequest:
+        return None
+    return KafkaTopic(request.topic, request.topic_id) if isinstance(request, Retire) else None
+
+
 def _late(cold: Cold, batch: Batch) -> list[int]:
     """Rows of topics that were retired before the batch."""
     if not cold.retired:
@@ -297,15 +367,28 @@ def _precedences(draft: Draft, batch: Batch) -> Ints:
     return np.array(of_topic, dtype=np.int64)[batch.kafka_topic]
 
 
-def _number_sources(draft: Draft, batch: Batch) -> Ints:
-    """Index of each row's event partition, -1 for control records; numbers what is seen for the first time."""
+def _passed_over(draft: Draft, batch: Batch, signatures: Signatures | None) -> list[Source]:
+    """Event partitions of which requests of the batch pass something over, whether it has records of them or not."""
+    skips = skips_in(batch.control.values(), signatures)
+    sources = [Source(skip.topic, skip.topic_id, skip.partition) for skip in skips]
+    found = [source for source in sources if draft.ranks.get(source.kafka_topic, -1) not in draft.retired]
+    room = MAX_KAFKA_TOPICS - len(draft.kafka_topics)
+    return found if len({source.kafka_topic for source in found} - draft.ranks.keys()) <= room else []
+
+
+def _number_sources(draft: Draft, batch: Batch, more: Sequence[Source]) -> Ints:
+    """Index of each row's event partition, -1 for control records; numbers what is seen for the first time, and these
+    `more`.
+    """
     control = DomainTopics(domain=draft.config.domain).control
-    draft.number_kafka_topics(topic for topic in batch.kafka_topics if topic.name != control)
+    seen = [*batch.kafka_topics, *(source.kafka_topic for source in more)]
+    draft.number_kafka_topics(topic for topic in seen if topic.name != control)
     width = int(batch.partition.max()) + 1
     pairs, of_row = np.unique(batch.kafka_topic * width + batch.partition, return_inverse=True)
     ranks = [draft.ranks.get(topic, -1) for topic in batch.kafka_topics]
     sources = [(ranks[pair // width], pair % width) for pair in pairs.tolist()]
-    draft.number_sources(source for source in sources if source[0] >= 0)
+    passed = [(draft.ranks.get(source.kafka_topic, -1), source.partition) for source in more]
+    draft.number_sources(source for source in [*sources, *passed] if source[0] >= 0)
     index = np.array([draft.source_ids.get(source, -1) for source in sources], dtype=np.int64)
     return index[of_row]
 

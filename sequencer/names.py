@@ -55,9 +55,14 @@ class DomainTopics:
         """One partition, kept as long as stamps: where each batch was cut out of the event partitions."""
         return f"{self.domain}.cuts"
 
+    @property
+    def state(self) -> str:
+        """One partition: the newest snapshot of the sequencer's state, for a recovery; the job takes older ones out."""
+        return f"{self.domain}.state"
+
     def own(self) -> frozenset[str]:
         """Every topic that is the domain's own, never an event topic."""
-        return frozenset({self.control, self.stamps, self.grants, self.positions, self.receipts, self.cuts})
+        return frozenset({self.control, self.stamps, self.grants, self.positions, self.receipts, self.cuts, self.state})
 
 
 def stamps_partition(topic: str, partitions: int) -> int:

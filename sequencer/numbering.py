@@ -4,10 +4,14 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+_SPARSE = 16
+"""Where there are so many times more numbers than values, sorting these is less than going through all numbers."""
 
 
 def present(*columns: Ints, size: int) -> Ints:
     """The numbers from 0 to `size` - 1 that occur in any of the columns, ascending."""
+    if sum(map(len, columns)) * _SPARSE < size:
+        return np.unique(np.concatenate(columns))
     occurs = np.zeros(size, dtype=np.bool_)
     for column in columns:
         occurs[column] = True
@@ -16,6 +20,8 @@ def present(*columns: Ints, size: int) -> Ints:
 
 def numbered(column: Ints, *, size: int) -> tuple[Ints, Ints]:
     """The numbers that occur, ascending, and for each value of the column its place among them."""
+    if len(column) * _SPARSE < size:
+        return np.unique(column, return_inverse=True)
     distinct = present(column, size=size)
     place = np.zeros(size, dtype=np.int64)
     place[distinct] = np.arange(len(distinct))
@@ -41,3 +47,9 @@ def spans(starts: Ints, lengths: Ints) -> Ints:
     """The numbers of all spans, one span after another: from its start on, as many as its length."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum(), dtype=np.int64)
+
+
+def check_within(name: str, column: Ints, least: int, most: int | None = None) -> None:
+    """ValueError where a number of the column is less than `least`, or more than `most`."""
+    if len(column) and (column.min() < least or (most is not None and column.max() > most)):
+        raise ValueError(f"{name} is out of range")

@@ -3,13 +3,15 @@
 import json
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Set
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import StateError
+from totalorder.sequencer.budget import affordable
 
 _HEAD = struct.Struct("<4sHI")
 _TAIL = struct.Struct("<I")
@@ -26,9 +28,11 @@ def pack(magic: bytes, version: int, header: Mapping[str, Any], arrays: Mapping[
 
 
 def unpack(
-    magic: bytes, version: int, data: bytes, what: str
+    magic: bytes, version: int, data: bytes, what: str, fields: Set[str], most_units: int
 ) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.int64]]]:
-    """Header and arrays of packed bytes; StateError when damaged, of another kind, or of another version."""
+    """Header, which has these fields, and arrays of packed bytes; StateError when damaged, of another kind, or of
+    another version, or when the header has more values than `most_units` (budget.py).
+    """
     if len(data) < _HEAD.size + _TAIL.size:
         raise StateError(f"the {what} is cut short ({len(data)} bytes)", remedy=_REMEDY)
     found_magic, found_version, length = _HEAD.unpack_from(data)
@@ -41,9 +45,26 @@ def unpack(
         )
     if zlib.crc32(data[: -_TAIL.size]) != _TAIL.unpack_from(data, len(data) - _TAIL.size)[0]:
         raise StateError(f"the {what} is damaged (checksum)", remedy=_REMEDY)
-    described = json.loads(data[_HEAD.size : _HEAD.size + length])
-    arrays, at = {}, _HEAD.size + length
-    for name, size in described["arrays"].items():
-        arrays[name] = np.frombuffer(data, dtype="<i8", count=size, offset=at).astype(np.int64)
-        at += 8 * size
-    return described["header"], arrays
+    with readable(what):
+        text = data[_HEAD.size : _HEAD.size + length]
+        if not affordable(text, most_units):
+            raise ValueError("it has more values than a state may have")
+        described = json.loads(text)
+        if odd := described["header"].keys() ^ fields:
+            raise ValueError(f"fields are missing or unknown: {', '.join(sorted(odd))}")
+        arrays, at = {}, _HEAD.size + length
+        for name, size in described["arrays"].items():
+            if type(size) is not int or not 0 <= size <= (len(data) - at) // 8:
+                raise ValueError(f"array {name} does not fit")
+            arrays[name] = np.frombuffer(data, dtype="<i8", count=size, offset=at).astype(np.int64)
+            at += 8 * size
+        return described["header"], arrays
+
+
+@contextmanager
+def readable(what: str) -> Iterator[None]:
+    """A block that reads the content of packed bytes: StateError for what was never packed, checksum or not."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+        raise StateError(f"the {what} is damaged ({error!r:.200})", remedy=_REMEDY) from None

@@ -7,13 +7,14 @@ from functools import lru_cache
 from typing import Any
 
 from totalorder.errors import WireError
-from totalorder.sequencer.control import Ended, Grant, decode_answer, encode_answer
+from totalorder.sequencer.budget import parse_json
+from totalorder.sequencer.control import Ended, Grant, Link, decode_answer, encode_answer
+from totalorder.sequencer.limits import MAX_ANSWER_BYTES, MAX_STAMPS_PARTITIONS
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.stamps import Source
-from totalorder.sequencer.switches import Link
+from totalorder.sequencer.values import number, text
 
 VERSION = 3
-
 
 _partition = lru_cache(maxsize=100_000)(stamps_partition)
 """A position is made for each acknowledgement: its topics are not hashed anew each time."""
@@ -66,6 +67,8 @@ class Position:
     def __post_init__(self) -> None:
         if self.clock.keys() != self.topics.keys():
             raise ValueError("the clock does not hold the topics in force")
+        if not 1 <= self.stamps_partitions <= MAX_STAMPS_PARTITIONS or self.min_subscriptions not in (1, 2):
+            raise ValueError("stamps_partitions or min_subscriptions is out of range")
         if partitions_of(self.topics.values(), self.stamps_partitions) - self.stamps.keys():
             raise ValueError("a stamps partition is missing")
 
@@ -143,10 +146,10 @@ def encode_saved(saved: SavedPosition) -> bytes:
 def decode_saved(value: bytes) -> SavedPosition:
     """Reads `encode_saved`; WireError for anything else."""
     try:
-        record = json.loads(value)
+        record = parse_json(value, MAX_ANSWER_BYTES)
         version = record["v"]
-    except (ValueError, KeyError, TypeError):
-        raise WireError("a saved position is not readable", remedy=_REMEDY) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise WireError(f"a saved position is not readable ({error!r})", remedy=_REMEDY) from None
     if version != VERSION:
         raise WireError(
             f"a saved position has version {version!r}; this program reads {VERSION}",
@@ -154,7 +157,7 @@ def decode_saved(value: bytes) -> SavedPosition:
         )
     try:
         return _saved(record)
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise WireError(f"a saved position is damaged: {error}", remedy=_REMEDY) from None
 
 
@@ -169,40 +172,28 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
             raise ValueError("a pending answer changes nothing")
         pending.append(answer)
     position = Position(
-        generation=_integer(record["in_force"]),
-        switched_g=_integer(record["switched_g"]),
-        g=_integer(record["g"]),
-        topics={_integer(topic): _text(name) for topic, name, _ in record["topics"]},
-        clock={topic: _integer(n) for topic, _, n in record["topics"]},
+        generation=number(record["in_force"]),
+        switched_g=number(record["switched_g"]),
+        g=number(record["g"]),
+        topics={number(topic): text(name) for topic, name, _ in record["topics"]},
+        clock={topic: number(n) for topic, _, n in record["topics"]},
         pending=tuple(pending),
         sources={
-            Source(_text(topic), _text(topic_id), _integer(part)): _integer(offset)
+            Source(text(topic), text(topic_id), number(part)): number(offset)
             for topic, topic_id, part, offset in record["sources"]
         },
         stamps={
-            _integer(part): StampsMark(offset=_integer(offset), batch=_integer(batch), digest=_text(digest))
+            number(part): StampsMark(offset=number(offset), batch=number(batch), digest=text(digest))
             for part, offset, batch, digest in record["stamps"]
         },
-        stamps_partitions=_integer(record["stamps_partitions"]),
-        min_subscriptions=_integer(record["min_subscriptions"]),
-        topic_by=_text(record["topic_by"]),
+        stamps_partitions=number(record["stamps_partitions"]),
+        min_subscriptions=number(record["min_subscriptions"]),
+        topic_by=text(record["topic_by"]),
     )
     return SavedPosition(
-        id=_text(record["id"]),
-        generation=_integer(record["generation"]),
-        nonce=_text(record["nonce"]),
-        delivered_through=_integer(record["delivered_through"]),
+        id=text(record["id"]),
+        generation=number(record["generation"]),
+        nonce=text(record["nonce"]),
+        delivered_through=number(record["delivered_through"]),
         position=position,
     )
-
-
-def _integer(value: object) -> int:
-    if type(value) is not int:
-        raise ValueError(f"{value!r} is not an integer")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text")
-    return value

@@ -6,6 +6,7 @@ to the row before of the same source or topic, which makes nearly all of them 1.
 """
 
 import json
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,21 +16,26 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from totalorder.errors import SettingsError, WireError
+from totalorder.sequencer.budget import affordable, parse_json
 from totalorder.sequencer.codec import WireRecord
 from totalorder.sequencer.limits import (
+    MAX_COUNT,
     MAX_PART_BYTES,
     MAX_PARTITION_NUMBER,
-    MAX_RAW_PART_BYTES,
+    MAX_RAW_RECEIPTS_BYTES,
     MAX_RECEIPTS_PER_RECORD,
     MAX_TIME_MS,
     MAX_TOPIC_ID_CHARS,
 )
 from totalorder.sequencer.names import DomainTopics, valid_id, valid_nonce, valid_topic
-from totalorder.sequencer.numbering import differences
+from totalorder.sequencer.numbering import check_within, differences
 from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.values import text
 
 Ints = npt.NDArray[np.int64]
-VERSION = 2
+VERSION = 3
+_WITHOUT_LOST = 2
+"""The version before, which is read too: nothing of it is lost."""
 KIND = "receipts"
 HEADERS = (("kind", KIND.encode()), ("version", str(VERSION).encode()))
 _METADATA = b"totalorder"
@@ -43,9 +49,11 @@ _SCHEMA = pa.schema(
         pa.field("n", pa.int64(), nullable=False),
         pa.field("g", pa.int64(), nullable=False),
         pa.field("redelivered", pa.bool_(), nullable=False),
+        pa.field("lost", pa.bool_(), nullable=False),
         pa.field("delivered_ms", pa.int64(), nullable=False),
     ]
 )
+_SCHEMAS = {VERSION: _SCHEMA, _WITHOUT_LOST: _SCHEMA.remove(_SCHEMA.get_field_index("lost"))}
 _REMEDY = "Only subscribers of the domain may write there; look for another writer and restrict it"
 
 
@@ -56,7 +64,8 @@ class Receipts:
     Row r: under the process's `generation[r]` the event at `sources[source[r]]`, `offset[r]`, number `n[r]` of topic
     `topics[topic[r]]`, at `g[r]` of π, was its delivery number `sequence[r]` (Event.sequence: 1, 2, 3 …), handed out at
     `delivered_ms[r]` (ms since 1970 by the subscriber's clock). A repeated receipt (same id, nonce, sequence) is equal.
-    ValueError for what cannot be.
+    Where `lost[r]`, the application was told in the event's place that it is lost; with `n[r]` = 0 that offsets from
+    `offset[r]` on were lost before they were stamped, and the topic is the Kafka topic. ValueError for what cannot be.
     """
 
     domain: str
@@ -72,6 +81,7 @@ class Receipts:
     n: Ints
     g: Ints
     redelivered: npt.NDArray[np.bool_]
+    lost: npt.NDArray[np.bool_]
     delivered_ms: Ints
 
     def __len__(self) -> int:
@@ -87,12 +97,14 @@ class Receipts:
             raise ValueError("a source is no event partition")
         if any(getattr(self, name).shape != (len(self),) for name in _SCHEMA.names):
             raise ValueError("the columns differ in length")
-        _check_within("topic", self.topic, 0, len(self.topics) - 1)
-        _check_within("source", self.source, 0, len(self.sources) - 1)
-        _check_within("delivered_ms", self.delivered_ms, 0, MAX_TIME_MS)
-        _check_within("offset", self.offset, 0)
-        for name in ("generation", "sequence", "n", "g"):
-            _check_within(name, getattr(self, name), 1)
+        check_within("topic", self.topic, 0, len(self.topics) - 1)
+        check_within("source", self.source, 0, len(self.sources) - 1)
+        check_within("delivered_ms", self.delivered_ms, 0, MAX_TIME_MS)
+        check_within("offset", self.offset, 0)
+        for name in ("generation", "sequence", "g"):  # what audits count with stays within 64 bits
+            check_within(name, getattr(self, name), 1, MAX_COUNT)
+        check_within("n", self.n[self.lost], 0, MAX_COUNT)
+        check_within("n", self.n[~self.lost], 1, MAX_COUNT)
         # Compared, not subtracted: a difference may overflow.
         if (self.sequence[1:] <= self.sequence[:-1]).any() or (self.generation[1:] < self.generation[:-1]).any():
             raise ValueError("sequence does not rise, or generation falls")
@@ -101,11 +113,6 @@ class Receipts:
 def _is_source(source: Source) -> bool:
     is_partition = type(source.partition) is int and 0 <= source.partition <= MAX_PARTITION_NUMBER
     return is_partition and valid_topic(source.topic) and len(source.topic_id) <= MAX_TOPIC_ID_CHARS
-
-
-def _check_within(name: str, column: Ints, least: int, most: int | None = None) -> None:
-    if len(column) and (column.min() < least or (most is not None and column.max() > most)):
-        raise ValueError(f"{name} is out of range")
 
 
 def encode_receipts(receipts: Receipts, max_part_bytes: int = MAX_PART_BYTES) -> tuple[WireRecord, ...]:
@@ -120,7 +127,7 @@ def _parts(receipts: Receipts, start: int, end: int, max_part_bytes: int) -> Ite
         return
     if count <= MAX_RECEIPTS_PER_RECORD:
         value = _encode_rows(receipts, start, end)
-        if len(value) <= max_part_bytes or count == 1:
+        if value is not None and (len(value) <= max_part_bytes or count == 1):
             yield value
             return
     middle = (start + end) // 2
@@ -128,7 +135,8 @@ def _parts(receipts: Receipts, start: int, end: int, max_part_bytes: int) -> Ite
     yield from _parts(receipts, middle, end, max_part_bytes)
 
 
-def _encode_rows(receipts: Receipts, start: int, end: int) -> bytes:
+def _encode_rows(receipts: Receipts, start: int, end: int) -> bytes | None:
+    """None where a reader would find too much in it; one delivery alone has never too much."""
     rows = slice(start, end)
     topics, topic = np.unique(receipts.topic[rows], return_inverse=True)
     sources, source = np.unique(receipts.source[rows], return_inverse=True)
@@ -141,6 +149,7 @@ def _encode_rows(receipts: Receipts, start: int, end: int) -> bytes:
         "n": _steps(receipts.n[rows], topic),
         "g": differences(receipts.g[rows], 0),
         "redelivered": receipts.redelivered[rows],
+        "lost": receipts.lost[rows],
         "delivered_ms": differences(receipts.delivered_ms[rows], 0),
     }
     directory = {
@@ -150,12 +159,24 @@ def _encode_rows(receipts: Receipts, start: int, end: int) -> bytes:
         "topics": [receipts.topics[index] for index in topics.tolist()],
         "sources": [receipts.sources[index] for index in sources.tolist()],
     }
-    schema = _SCHEMA.with_metadata({_METADATA: json.dumps(directory, separators=(",", ":")).encode()})
+    described = json.dumps(directory, separators=(",", ":")).encode()
+    schema = _SCHEMA.with_metadata({_METADATA: described})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, schema) as writer:
-        arrays = [pa.array(columns[field.name], field.type) for field in schema]
+        arrays = [_arrow(columns[field.name], field.type) for field in schema]
         writer.write_batch(pa.record_batch(arrays, schema=schema))
-    return bytes(pa.compress(sink.getvalue(), codec="zstd", asbytes=True))
+    raw = sink.getvalue()
+    if raw.size > MAX_RAW_RECEIPTS_BYTES or not affordable(described):
+        return None
+    return bytes(pa.compress(raw, codec="zstd", asbytes=True))
+
+
+def _arrow(column: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    """The column as Arrow's. Its own way, pa.array, imports pandas where that is installed: half a second, once."""
+    values = (
+        np.packbits(column, bitorder="little") if pa.types.is_boolean(kind) else column.astype(kind.to_pandas_dtype())
+    )
+    return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(values)])
 
 
 def _steps(values: Ints, group: Ints) -> Ints:
@@ -191,15 +212,17 @@ def decode_receipts(value: bytes | None, headers: Mapping[str, bytes]) -> Receip
     """Reads one record; WireError for anything that the encoder cannot have written."""
     if headers.get("kind") != KIND.encode():
         raise WireError(f"a record of receipts has no header kind={KIND}", remedy=_REMEDY)
-    if headers.get("version") != str(VERSION).encode():
+    schema = {str(version).encode(): each for version, each in _SCHEMAS.items()}.get(headers.get("version", b""))
+    if schema is None:
         raise WireError(
-            f"a record of receipts has version {headers.get('version')!r}; this program reads {VERSION}",
+            f"a record of receipts has version {headers.get('version')!r}; this program reads {VERSION}, and "
+            f"{_WITHOUT_LOST}",
             remedy="Update totalorder on this side",
         )
     if value is None:
         raise WireError("a record of receipts has no value", remedy=_REMEDY)
     try:
-        return _decode_rows(*_unpack(value))
+        return _decode_rows(*_unpack(value, schema))
     except (
         pa.ArrowException,
         SettingsError,
@@ -207,38 +230,73 @@ def decode_receipts(value: bytes | None, headers: Mapping[str, bytes]) -> Receip
         ValueError,
         KeyError,
         TypeError,
-        StopIteration,
-        RecursionError,
+        IndexError,
+        OverflowError,
+        EOFError,
+        struct.error,
     ) as error:
         raise WireError(f"a record of receipts cannot be read: {error!r}", remedy=_REMEDY) from None
 
 
-def _unpack(value: bytes) -> tuple[pa.RecordBatch, Any]:
+def _unpack(value: bytes, expected: pa.Schema) -> tuple[pa.RecordBatch, Any]:
     with pa.CompressedInputStream(pa.BufferReader(value), "zstd") as stream:
-        raw = stream.read(MAX_RAW_PART_BYTES + 1)
-    if len(raw) > MAX_RAW_PART_BYTES:
-        raise ValueError(f"more than {MAX_RAW_PART_BYTES} bytes when unpacked")
-    with pa.ipc.open_stream(raw) as reader:
-        if not reader.schema.equals(_SCHEMA, check_metadata=False):
+        raw = stream.read(MAX_RAW_RECEIPTS_BYTES + 1)
+    if len(raw) > MAX_RAW_RECEIPTS_BYTES:
+        raise ValueError(f"more than {MAX_RAW_RECEIPTS_BYTES} bytes when unpacked")
+    with pa.BufferReader(raw) as stream:
+        schema = pa.ipc.read_schema(stream)
+        if not schema.equals(expected, check_metadata=False):
             raise ValueError("unexpected columns")
-        record = reader.read_next_batch()
-        record.validate(full=True)
-        return record, json.loads((reader.schema.metadata or {})[_METADATA])
+        message = pa.ipc.read_message(stream)
+        if message.type != "record batch":
+            raise ValueError("no record batch behind the schema")
+        _check_plain(message.metadata.to_pybytes())
+        record = pa.ipc.read_record_batch(message, schema)
+    record.validate(full=True)
+    return record, parse_json((schema.metadata or {})[_METADATA], MAX_RAW_RECEIPTS_BYTES)
+
+
+def _check_plain(metadata: bytes) -> None:
+    """ValueError for a record batch whose columns are compressed once more, which Arrow would unpack without a limit,
+    or that has more rows than it may have. Arrow itself does not tell, so this reads the message's table (a
+    flatbuffer, Message.fbs of Arrow): a table begins with the way back to its list of places of fields.
+    """
+
+    def field(table: int, number: int) -> int:
+        """Where the table has its field; 0 where it has none."""
+        places = table - struct.unpack_from("<i", metadata, table)[0]
+        (size,) = struct.unpack_from("<H", metadata, places)
+        place = 4 + 2 * number
+        (at,) = struct.unpack_from("<H", metadata, places + place) if place < size else (0,)
+        return table + at if at else 0
+
+    def follow(at: int) -> int:
+        return at + int(struct.unpack_from("<I", metadata, at)[0])
+
+    batch = follow(field(follow(0), _HEADER))
+    length = field(batch, _LENGTH)
+    (rows,) = struct.unpack_from("<q", metadata, length) if length else (0,)
+    if field(batch, _COMPRESSION):
+        raise ValueError("its columns are compressed once more")
+    if not 0 < rows <= MAX_RECEIPTS_PER_RECORD:
+        raise ValueError(f"{rows} rows")
+
+
+_HEADER, _LENGTH, _COMPRESSION = 2, 0, 3
+"""Numbers of fields: `header` of Message; `length` and `compression` of RecordBatch."""
 
 
 def _decode_rows(record: pa.RecordBatch, directory: Any) -> Receipts:
-    if not 0 < record.num_rows <= MAX_RECEIPTS_PER_RECORD:
-        raise ValueError(f"{record.num_rows} rows")
     if any(column.null_count for column in record.columns):
         raise ValueError("a value is missing")
-    columns = {name: record.column(name).to_numpy(zero_copy_only=False) for name in _SCHEMA.names}
+    columns = {name: record.column(name).to_numpy(zero_copy_only=False) for name in record.schema.names}
     topic, source = columns["topic"].astype(np.int64), columns["source"].astype(np.int64)
     return Receipts(
-        domain=_text(directory["domain"]),
-        id=_text(directory["id"]),
-        nonce=_text(directory["nonce"]),
-        topics=tuple(_text(name) for name in directory["topics"]),
-        sources=tuple(Source(_text(name), _text(topic_id), part) for name, topic_id, part in directory["sources"]),
+        domain=text(directory["domain"]),
+        id=text(directory["id"]),
+        nonce=text(directory["nonce"]),
+        topics=tuple(text(name) for name in directory["topics"]),
+        sources=tuple(Source(text(name), text(topic_id), part) for name, topic_id, part in directory["sources"]),
         generation=np.cumsum(columns["generation"]),
         sequence=np.cumsum(columns["sequence"]),
         topic=topic,
@@ -247,11 +305,6 @@ def _decode_rows(record: pa.RecordBatch, directory: Any) -> Receipts:
         n=_sums(columns["n"], topic),
         g=np.cumsum(columns["g"]),
         redelivered=columns["redelivered"],
+        lost=columns.get("lost", np.zeros(len(topic), dtype=np.bool_)),
         delivered_ms=np.cumsum(columns["delivered_ms"]),
     )
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not text")
-    return value

@@ -19,12 +19,16 @@ from totalorder.sequencer.control import (
     Request,
     Retire,
     Retired,
+    Skip,
+    Skipped,
     Subscribe,
+    Unsigned,
     Unsubscribe,
     parse_request,
 )
 from totalorder.sequencer.draft import Draft
 from totalorder.sequencer.limits import MAX_KAFKA_TOPICS, MAX_SUBSCRIPTIONS
+from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.stamper import Stamper
 from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.sequencer.state import Subscription
@@ -60,10 +64,14 @@ class Registry:
         control_g: int,
         batch_number: int,
         time_ms: int,
+        signatures: Signatures | None = None,
     ) -> None:
         self.draft = draft
         self.control_g = control_g
         self.answers: list[Answer] = []
+        self.unsigned = 0
+        """Requests that should have been signed."""
+        self._signatures = signatures
         self._stamper = stamper
         self._starts = starts
         self._batch = batch_number
@@ -76,14 +84,17 @@ class Registry:
             self._end(id_, held, generation=held.generation, nonce=held.nonce, offset=-1, reason="expired")
 
     def handle(self, value: bytes, offset: int, next_offsets: Ints) -> None:
-        """Applies the control record at `offset` at the next position of π."""
+        """Applies the control record at `offset` at the next position of π; what it skips moves `next_offsets`."""
         try:
-            request = parse_request(value)
+            request = parse_request(value, self._signatures)
             if isinstance(request, Retire):
                 self._retire(request, offset, next_offsets)
+            elif isinstance(request, Skip):
+                self._skip(request, offset, next_offsets)
             else:
                 self._apply(request, offset, next_offsets)
         except BadRequest as bad:
+            self.unsigned += isinstance(bad, Unsigned)
             held = self.draft.subscriptions.get(bad.id or "", _NEVER)
             answer = Rejection(
                 id=bad.id or "",
@@ -113,6 +124,27 @@ class Registry:
             topic=request.topic,
             topic_id=request.topic_id,
             lost=self.draft.retire(topic, lost),
+            **self._stem(),
+        )
+        self.answers.append(answer)
+
+    def _skip(self, request: Skip, offset: int, next_offsets: Ints) -> None:
+        """What lies below the next offset was stamped, or told as lost before."""
+        rank = self.draft.ranks.get(KafkaTopic(request.topic, request.topic_id), -1)
+        if rank in self.draft.retired:
+            raise _bad(request, "the topic was retired")
+        index = self.draft.source_ids.get((rank, request.partition))
+        if index is None:
+            raise _bad(request, f"no event topic, or one too many: the limit is {MAX_KAFKA_TOPICS} for a domain")
+        first, next_offsets[index] = max(request.begin, int(next_offsets[index])), max(request.end, next_offsets[index])
+        answer = Skipped(
+            id=request.id,
+            nonce=request.nonce,
+            g=self._position(),
+            offset=offset,
+            topic=request.topic,
+            topic_id=request.topic_id,
+            lost={request.partition: (first, request.end)} if request.end > first else {},
             **self._stem(),
         )
         self.answers.append(answer)

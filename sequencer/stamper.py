@@ -40,16 +40,21 @@ class Stamper:
         self._recency = Recency.of(self.last_g)
         self._runs: list[_Run] = []
         self._draft = draft
+        self._room = [self.clocks, self.last_g, *self._recency[1:]]
         self.grow()
 
     def grow(self) -> None:
-        """Gives topics that have just been numbered their counters."""
-        fresh = len(self._draft.topics) - len(self.clocks)
-        if fresh:
-            none = np.zeros(fresh, dtype=np.int64)
-            self.clocks, self.last_g = np.append(self.clocks, none), np.append(self.last_g, none)
-            head, older, newer = self._recency
-            self._recency = Recency(head, np.append(older, none), np.append(newer, none))
+        """Gives topics that have just been numbered their counters. Each request of a batch may bring some, so there is
+        room for more than are there.
+        """
+        size = len(self._draft.topics)
+        if size == len(self.clocks):
+            return
+        if size > len(self._room[0]):
+            none = np.zeros(max(size, 2 * len(self.clocks)) - len(self.clocks), dtype=np.int64)
+            self._room = [np.append(column[: len(self.clocks)], none) for column in self._room]
+        self.clocks, self.last_g, older, newer = (column[:size] for column in self._room)
+        self._recency = Recency(self._recency.head, older, newer)
 
     def apply(self, changed: GroupChange) -> None:
         """Notes what a change of sequencing groups owes to the next event of each topic."""
@@ -111,7 +116,9 @@ class Stamper:
             return {}
         whole = _whole(self._runs)
         order = sorted_order(whole.topic, size=len(self.clocks))
-        partitions = np.array(self._draft.partition_of, dtype=np.int64)[whole.topic[order]]
+        distinct, place = numbered(whole.topic[order], size=len(self.clocks))
+        of_topic = [self._draft.partition_of[topic] for topic in distinct.tolist()]
+        partitions = np.array(of_topic, dtype=np.int64)[place]
         return {
             partition: _taken(whole, order[partitions == partition]) for partition in np.unique(partitions).tolist()
         }

@@ -4,27 +4,30 @@ A renewed lease is hot until the cold state is written for another reason, or un
 Values are immutable by convention: a step makes new ones. The bytes carry a version and a checksum.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import StateError
 from totalorder.sequencer.groups import Counts
-from totalorder.sequencer.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS
+from totalorder.sequencer.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS, MAX_STATE_UNITS
 from totalorder.sequencer.names import DomainTopics, stamps_partition
-from totalorder.sequencer.packing import pack, unpack
+from totalorder.sequencer.packing import pack, readable, unpack
 from totalorder.sequencer.stamps import KafkaTopic
+from totalorder.sequencer.values import number, text
 
 Ints = npt.NDArray[np.int64]
 VERSION = 3
 NEVER = np.iinfo(np.int64).max
 """The expiry of what does not expire."""
 _HOT_MAGIC, _COLD_MAGIC = b"TOhs", b"TOcs"
+_HOT_FIELDS = {"batch", "g", "control_g", "digests", "owed", "rekey", "opening"}
+_COLD_FIELDS = {"config", "kafka_topics", "retired", "sources", "topics", "subscriptions"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,20 +218,24 @@ def encode_hot(hot: Hot) -> bytes:
     return pack(_HOT_MAGIC, VERSION, header, arrays)
 
 
-def decode_hot(data: bytes) -> Hot:
-    """Reads `encode_hot`; StateError when the bytes are damaged or of another version."""
-    header, arrays = unpack(_HOT_MAGIC, VERSION, data, "hot state")
-    return Hot(
-        batch=header["batch"],
-        g=header["g"],
-        control_g=header["control_g"],
-        digests=dict(header["digests"]),
-        owed={topic: frozenset(peers) for topic, peers in header["owed"]},
-        rekey=frozenset(header["rekey"]),
-        opening=frozenset(header["opening"]),
-        renewed=Renewals(arrays.pop("renewed"), arrays.pop("renewed_ms")),
-        **arrays,
-    )
+def decode_hot(data: bytes, most_units: int = MAX_STATE_UNITS) -> Hot:
+    """Reads `encode_hot`; StateError when the bytes are damaged or of another version, or cost too much (budget.py)."""
+    header, arrays = unpack(_HOT_MAGIC, VERSION, data, "hot state", _HOT_FIELDS, most_units)
+    with readable("hot state"):
+        hot = Hot(
+            batch=number(header["batch"]),
+            g=number(header["g"]),
+            control_g=number(header["control_g"]),
+            digests={number(partition): text(digest) for partition, digest in header["digests"]},
+            owed={number(topic): frozenset(map(number, peers)) for topic, peers in header["owed"]},
+            rekey=frozenset(map(number, header["rekey"])),
+            opening=frozenset(map(number, header["opening"])),
+            renewed=Renewals(arrays.pop("renewed"), arrays.pop("renewed_ms")),
+            **arrays,
+        )
+        if len(hot.clocks) != len(hot.last_g) or len(hot.renewed.number) != len(hot.renewed.expires_ms):
+            raise ValueError("its columns differ in length")
+    return hot
 
 
 def encode_cold(cold: Cold) -> bytes:
@@ -270,19 +277,34 @@ def _rows(flat: Ints) -> dict[int, dict[int, int]]:
     }
 
 
-def decode_cold(data: bytes) -> Cold:
-    """Reads `encode_cold`; StateError when the bytes are damaged or of another version."""
-    header, arrays = unpack(_COLD_MAGIC, VERSION, data, "cold state")
-    counts = _rows(arrays["counts"].reshape(-1, 3))
-    subscriptions = {}
-    for id_, generation, nonce, topics, lease_ms, expires_ms, g, lapsed in header["subscriptions"]:
-        subscriptions[id_] = Subscription(generation, nonce, tuple(topics), lease_ms, expires_ms, g, lapsed)
-    return Cold(
-        config=EngineConfig(**header["config"]),
-        kafka_topics=tuple(KafkaTopic(*topic) for topic in header["kafka_topics"]),
-        retired={rank: {part: (first, end) for part, first, end in lost} for rank, lost in header["retired"]},
-        sources=tuple((rank, partition) for rank, partition in header["sources"]),
-        topics=tuple(header["topics"]),
-        subscriptions=subscriptions,
-        counts=counts,
+def decode_cold(data: bytes, most_units: int = MAX_STATE_UNITS) -> Cold:
+    """Reads `encode_cold`; StateError as `decode_hot`."""
+    header, arrays = unpack(_COLD_MAGIC, VERSION, data, "cold state", _COLD_FIELDS, most_units)
+    with readable("cold state"):
+        return Cold(
+            config=EngineConfig(**header["config"]),
+            kafka_topics=tuple(KafkaTopic(text(name), text(topic_id)) for name, topic_id in header["kafka_topics"]),
+            retired={
+                number(rank): {number(part): (number(first), number(end)) for part, first, end in lost}
+                for rank, lost in header["retired"]
+            },
+            sources=tuple((number(rank), number(partition)) for rank, partition in header["sources"]),
+            topics=tuple(map(text, header["topics"])),
+            subscriptions=dict(map(_subscription, header["subscriptions"])),
+            counts=_rows(arrays["counts"].reshape(-1, 3)),
+        )
+
+
+def _subscription(row: Sequence[Any]) -> tuple[str, Subscription]:
+    id_, generation, nonce, topics, lease_ms, expires_ms, g, lapsed = row
+    if type(lapsed) is not bool:
+        raise ValueError(f"{lapsed!r:.60} does not tell whether it lapsed")
+    return text(id_), Subscription(
+        generation=number(generation),
+        nonce=text(nonce),
+        topics=tuple(map(number, topics)),
+        lease_ms=number(lease_ms),
+        expires_ms=number(expires_ms),
+        g=number(g),
+        lapsed=lapsed,
     )

@@ -47,7 +47,7 @@ from totalorder.sinks.audit_circles import FindCircle
 from totalorder.sinks.schema import TABLES
 from totalorder.sinks.session import INTERPRETED
 from totalorder.sinks.small import read_small
-from totalorder.streaming.runner import explained
+from totalorder.streaming.failures import explained
 
 Verdict = Literal["holds", "violated", "empty", "information"]
 """What an audit comes to; "empty": there was nothing to judge."""
@@ -71,10 +71,20 @@ _TOLD_BY_SPARK = (
     VariantType,
 )
 KNOWN = "SELECT through_g, newest_g FROM complete"
-NOT_JUDGED = (
-    "SELECT DISTINCT subscriber FROM subscriptions LEFT ANTI JOIN deliveries USING (subscriber) "
-    "WHERE kind = 'granted' ORDER BY subscriber"
+NOT_JUDGED = """
+WITH granted AS (SELECT subscriber, nonce, g FROM subscriptions WHERE kind = 'granted'),
+-- Processes that told nothing while something was owed to them that nobody received: others of their id may tell.
+mute AS (
+  SELECT DISTINCT granted.subscriber, granted.nonce
+  FROM owed JOIN granted ON granted.subscriber = owed.subscriber AND granted.g = owed.granted_g
+    LEFT ANTI JOIN deliveries ON deliveries.subscriber = granted.subscriber AND deliveries.nonce = granted.nonce
+  WHERE NOT owed.was_received
 )
+SELECT DISTINCT subscriber FROM granted LEFT ANTI JOIN deliveries USING (subscriber)
+UNION ALL
+SELECT concat(subscriber, ' (process ', nonce, ')') FROM mute LEFT SEMI JOIN deliveries USING (subscriber)
+ORDER BY subscriber
+"""
 # A batch stands in its table when its events do: events come behind it, so that none of them is missing. Of cuts with
 # one number the last counts, and it was there before anything of it was stamped: cuts come last.
 _IN_ORDER = ("deliveries", "batches", "subscriptions", "sequencing_groups", "events", "cuts")
@@ -371,7 +381,9 @@ class Auditor:
         return through_g, newest_g
 
     def not_judged(self) -> tuple[str, ...]:
-        """The subscribers that were granted a subscription and have no receipts: what they received is not known."""
+        """The subscribers that were granted a subscription and have no receipts, and of others the processes that have
+        none though something was owed: what they received is not known.
+        """
         return tuple(name for (name,) in self.query(NOT_JUDGED)[1])
 
     def _verdict(self, audit: Audit, *, found: bool) -> Verdict:

@@ -11,7 +11,17 @@ import pyarrow.compute as pc
 
 from totalorder.errors import Contradiction, EventsLost, WireError
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, Ended, Grant, Rejection, Renewed, Repeated, Retired, decode_answer
+from totalorder.sequencer.control import (
+    Answer,
+    Ended,
+    Grant,
+    Rejection,
+    Renewed,
+    Repeated,
+    Retired,
+    Skipped,
+    decode_answer,
+)
 from totalorder.sequencer.cuts import Cut, CutsAssembler, is_key_cut
 from totalorder.sequencer.receipts import Receipts, decode_receipts
 from totalorder.sequencer.stamps import Source, StampedBatch
@@ -69,7 +79,9 @@ _KINDS = {
     Renewed: "renewed",
     Repeated: "repeated",
     Retired: "retired",
+    Skipped: "skipped",
 }
+_TAGS = [None, "redelivered", "lost", "lost again"]
 _ROW_BYTES = 160
 """About what a row of `events` or `deliveries` has in memory beside the names in it."""
 _ENTRY_BYTES = 16
@@ -491,7 +503,7 @@ def delivery_rows(receipts: Sequence[tuple[LogRecord, Receipts]]) -> pa.Table:
 
     topic = np.concatenate([np.array([texts.code(name) for name in one.topics], np.int64)[one.topic] for one in given])
     subscriber, nonce = (each(texts.code(getattr(one, name)) for one in given) for name in ("id", "nonce"))
-    redelivered = joined("redelivered").astype(np.int64)
+    tag = joined("redelivered") + 2 * joined("lost").astype(np.int64)
     columns = {name: pa.array(joined(name)) for name in ("generation", "offset", "n", "g")} | {
         "subscriber": texts.texts(subscriber),
         "nonce": texts.texts(nonce),
@@ -500,7 +512,7 @@ def delivery_rows(receipts: Sequence[tuple[LogRecord, Receipts]]) -> pa.Table:
         "kafka_topic": texts.texts(of_source("kafka_topic")),
         "topic_id": texts.texts(of_source("topic_id")),
         "partition": pa.array(of_source("partition"), pa.int32()),
-        "tag": pa.array([None, "redelivered"]).take(pa.array(redelivered)),
+        "tag": pa.array(_TAGS).take(pa.array(tag)),
         "delivered_time": pa.array(joined("delivered_ms") * 1000).cast(TIME),
         "receipt_time": pa.array(each(record.time_ms * 1000 for record, _ in receipts)).cast(TIME),
         "receipts_partition": pa.array(each(record.partition for record, _ in receipts), pa.int32()),

@@ -21,7 +21,7 @@ MOST_EVENTS = 48
 MOST_GROUPS = 24
 """Topics, and subscribers, whose latencies are drawn."""
 MOST_LOST = 12
-"""Partitions of retired Kafka topics whose losses are told one by one."""
+"""Losses that are told one by one."""
 
 # A window of the order, around the first step back of any subscriber or else the middle, and the lanes with the most
 # deliveries in it.
@@ -141,14 +141,15 @@ def page(results: Sequence[Result], figures: Figures, *, tables: str, now: datet
 
 
 def _lost(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What nobody is owed, and can receive, since its Kafka topic was retired before it was stamped."""
+    """What Kafka had and nobody can receive any more, or one subscriber not."""
     places = [
         f"{row['kafka_topic']}[{row['partition']}]@{row['first_lost']} to {row['last_lost']} "
-        f"(Kafka's id {row['topic_id']}, retired at position {row['retired_g']:,})"
+        f"(Kafka's id {row['topic_id']}), {row['how']}{f' by {name}' if (name := row['subscriber']) else ''}, "
+        f"at position {row['lost_g']:,}"
         for row in rows[:MOST_LOST]
     ]
     more = "; and more" if len(rows) > MOST_LOST else ""
-    return f"Lost before they were stamped, with Kafka topics that were retired: {'; '.join(places)}{more}."
+    return f"Lost: {'; '.join(places)}{more}."
 
 
 def _headline(count: Mapping[Verdict, int], *, whole: bool) -> str:

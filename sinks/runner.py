@@ -5,6 +5,7 @@ checkpoint lives no longer than the query (docs/adr/0007-lineage-tables.md).
 """
 
 import contextlib
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +29,11 @@ from totalorder.sinks.tables import LineageTables, Stopped
 from totalorder.sinks.writer import LineageWriter, Written
 from totalorder.slow import while_long
 from totalorder.streaming.checkpoint import CheckpointLock
-from totalorder.streaming.failures import error_from
+from totalorder.streaming.failures import error_from, explained, is_no_room
 from totalorder.streaming.patience import OUTAGE_S, borne
 from totalorder.streaming.preflight import TopicFacts
-from totalorder.streaming.runner import explained
 from totalorder.streaming.service import configure_logging, listen
-from totalorder.streaming.session import prepare
+from totalorder.streaming.session import StartStopped, prepare
 from totalorder.streaming.topics import Topics
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Lineage:
             self._start()
         except BaseException as error:
             # Told before it lets go: Java may be gone by then, and its absence would be told in the cause's place.
-            cause = explained(error, "the lineage job") if isinstance(error, Exception) else error
+            cause = _explained(error, self.settings) if isinstance(error, Exception) else error
             self.stop()
             if cause is error:
                 raise
@@ -113,8 +113,8 @@ class Lineage:
         own = settings.of_sequencer().own_topics
         facts = self._borne(lambda: topics.facts((own.cuts, own.stamps, own.grants, own.receipts)))
         source.check_present(settings.domain, facts)
-        spark = self._given_spark or self._session(fd, facts)
-        with contextlib.suppress(Stopped):
+        with contextlib.suppress(Stopped, StartStopped):
+            spark = self._given_spark or self._session(fd, facts)
             self._open(spark, topics)
             self._begin_query(spark, topics, facts)
 
@@ -146,7 +146,7 @@ class Lineage:
     def _session(self, inherited_fd: int | None, facts: Mapping[str, TopicFacts]) -> SparkSession:
         records = sum(topic.latest[part] - first for topic in facts.values() for part, first in topic.earliest.items())
         is_soon_over = self._until_caught_up and records <= self.settings.batch_records
-        spark = _session(self.settings, QUICK if is_soon_over else {}, inherited_fd)
+        spark = _session(self.settings, QUICK if is_soon_over else {}, inherited_fd, self._stopping)
         self._ends.callback(end_session, spark)
         return spark
 
@@ -167,7 +167,7 @@ class Lineage:
         try:
             return self._failure is None and self._query is not None and self._query.isActive
         except (Py4JError, OSError) as error:  # Java is gone, and with it what the query could say
-            raise self._failure or explained(error, "the lineage job") from error
+            raise self._failure or _explained(error, self.settings) from error
 
     def request_stop(self) -> None:
         """Asks for a stop without waiting for it; for signal handlers."""
@@ -205,9 +205,9 @@ class Lineage:
             failure = self._query.exception() if self._query is not None else None
             text = str(failure) if failure is not None else ""
         except (Py4JError, OSError) as error:
-            raise explained(error, "the lineage job") from error
+            raise _explained(error, self.settings) from error
         if text:
-            raise error_from(text)
+            raise error_from(text, _disks(self.settings))
 
     # --- a micro-batch, in a thread of Spark's callbacks --------------------------------------------------------------
 
@@ -219,7 +219,7 @@ class Lineage:
                 self._write_records(batch, number)
             except Exception as error:
                 # Raised here it would be told by Spark, in a trace of pages. Nothing more is written, and `wait` ends.
-                self._failure = explained(error, "the lineage job")
+                self._failure = _explained(error, self.settings)
 
     def _write_records(self, batch: DataFrame, number: int) -> None:
         begun = time.monotonic()
@@ -245,7 +245,21 @@ class Lineage:
         write[topic](records, written)
 
 
-def _session(settings: LineageSettings, conf: Mapping[str, str] = {}, inherited_fd: int | None = None) -> SparkSession:
+def _disks(settings: LineageSettings) -> tuple[str, ...]:
+    """Where this machine's part of the job writes."""
+    return (settings.root, tempfile.gettempdir()) if settings.is_local else (tempfile.gettempdir(),)
+
+
+def _explained(error: Exception, settings: LineageSettings) -> Error:
+    return explained(error, "the lineage job", _disks(settings))
+
+
+def _session(
+    settings: LineageSettings,
+    conf: Mapping[str, str] = {},
+    inherited_fd: int | None = None,
+    stopping: threading.Event | None = None,
+) -> SparkSession:
     structlog.get_logger().info("starting spark", master=settings.master)
     return start_delta_session(
         f"totalorder lineage {settings.domain}",
@@ -253,6 +267,7 @@ def _session(settings: LineageSettings, conf: Mapping[str, str] = {}, inherited_
         root=settings.root,
         master=settings.master,
         inherited_fd=inherited_fd,
+        stopping=stopping,
     )
 
 
@@ -264,6 +279,8 @@ def _lock(directory: Path) -> CheckpointLock:
             f"another lineage job writes to {directory}", remedy="Stop that one first; one domain needs one lineage job"
         ) from error
     except OSError as error:
+        if is_no_room(error):
+            raise
         raise SettingsError(
             f"tables cannot lie in {directory}: {error.strerror}",
             remedy="Give a directory that can be made and written (--tables)",
@@ -294,6 +311,6 @@ def run_compaction(settings: LineageSettings) -> None:
         for name, before, after in tables.compact(spark, settings.root, settings.retention_days):
             structlog.get_logger().info("compacted", table=name, files=after, files_before=before)
     except (PySparkException, Py4JError, OSError) as error:
-        raise explained(error, "the lineage job") from error
+        raise _explained(error, settings) from error
     finally:
         end_session(spark)

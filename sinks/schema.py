@@ -161,16 +161,16 @@ TABLES: Mapping[str, Table] = MappingProxyType(
         ),
         "subscriptions": Table(
             comment="Every answer of the sequencer to a control record, and every expiry: who held what from when on, "
-            "and which Kafka topics were retired. grants is compacted by Kafka, so a lineage that begins late lacks "
-            "earlier answers.",
+            "which Kafka topics were retired, and what was lost. grants is compacted by Kafka, so a lineage that "
+            "begins late lacks earlier answers.",
             key=("g",),
             layout=("subscriber", "g"),
             arrival=("answered_time", "grants_offset"),
             columns=_columns(
                 ("subscriber", "STRING", "The id of who asked; empty for a rejected record that told none."),
-                ("generation", "BIGINT?", "Rises with each change of the subscription; null: a topic was retired."),
+                ("generation", "BIGINT?", "Rises with each change of the subscription; null: of a Kafka topic."),
                 ("nonce", "STRING", "The process that asked; empty for a rejected record that told none."),
-                ("kind", "STRING", '"granted", "ended", "rejected", "renewed", "repeated" or "retired".'),
+                ("kind", "STRING", '"granted", "ended", "rejected", "renewed", "repeated", "retired" or "skipped".'),
                 ("reason", "STRING?", 'Of an end "unsubscribed" or "expired", of a rejection its words, else null.'),
                 ("g", "BIGINT", "Its position in the order; the change holds for all events after it."),
                 ("control_offset", "BIGINT", "Offset of the control record that it answers; -1: an expiry."),
@@ -180,12 +180,16 @@ TABLES: Mapping[str, Table] = MappingProxyType(
                 ("clock", "MAP<STRING,BIGINT>?", "Of a grant or end: events of each topic up to g."),
                 ("lease_s", "BIGINT?", "Of a grant: after how many seconds without renewal it expires; 0: never."),
                 ("min_subscriptions", "INT?", "Of a grant: subscriptions that make two topics one group."),
-                ("kafka_topic", "STRING?", "Of a retirement: the Kafka topic of which nothing is stamped after g."),
-                ("topic_id", "STRING?", "Of a retirement: Kafka's id of that topic."),
+                (
+                    "kafka_topic",
+                    "STRING?",
+                    "The Kafka topic that was retired (nothing of it is stamped after g), or has lost what is skipped.",
+                ),
+                ("topic_id", "STRING?", "Kafka's id of that topic."),
                 (
                     "lost",
                     f"{LOST}?",
-                    "Of a retirement: the offsets of the topic that were seen in Kafka and never stamped.",
+                    "Its offsets that were never stamped; if skipped, Kafka removed them before they could be.",
                 ),
                 ("batch", "BIGINT", _BATCH),
                 ("incarnation", "INT", _INCARNATION),
@@ -214,14 +218,29 @@ TABLES: Mapping[str, Table] = MappingProxyType(
                 ("generation", "BIGINT", "Its generation at the delivery; a subscriber's order is (this, the index)."),
                 ("nonce", "STRING", "The process that delivered."),
                 ("delivery_index", "BIGINT", "Number of the delivery within the process: 1, 2, 3 …"),
-                ("topic", "STRING", "The event's pub/sub topic."),
+                ("topic", "STRING", "The event's pub/sub topic; of what was never stamped the Kafka topic."),
                 ("kafka_topic", "STRING", "The Kafka topic that holds the event."),
                 ("topic_id", "STRING", _TOPIC_ID),
                 ("partition", "INT", "Its partition there."),
-                ("offset", "BIGINT", "Its offset there."),
-                ("n", "BIGINT", "Its number within its topic, as the subscriber had it."),
+                ("offset", "BIGINT", "Its offset there; of what was never stamped the first one that is lost."),
+                (
+                    "n",
+                    "BIGINT",
+                    (
+                        "Its number within its topic, as the subscriber had it; 0: what was lost before it was stamped "
+                        '(in `subscriptions`, at the same g: "skipped").'
+                    ),
+                ),
                 ("g", "BIGINT", "Its position in the order, as the subscriber had it."),
-                ("tag", "STRING?", '"redelivered" when it may have been delivered before a crash, else null.'),
+                (
+                    "tag",
+                    "STRING?",
+                    (
+                        '"redelivered" when it may have been delivered before a crash, else null. "lost" when the '
+                        "application was told in its place that Kafka has it no longer, "
+                        '"lost again" when that may have been told before.'
+                    ),
+                ),
                 ("delivered_time", "TIMESTAMP", "By the subscriber's clock."),
                 ("receipt_time", "TIMESTAMP", "The broker's time for the receipt."),
                 ("receipts_partition", "INT", "Partition of the receipts topic that it came from."),

@@ -1,7 +1,10 @@
 """Spark sessions that can read and write Delta tables."""
 
 import contextlib
+import tempfile
+import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import structlog
 from pyspark.sql import SparkSession
@@ -28,6 +31,8 @@ def delta_conf() -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # A snapshot of a table's log is small here; the default of 50 tasks for it takes a second each time.
         "spark.databricks.delta.snapshotPartitions": "2",
+        # Nothing is ever put there, but Spark makes the folder, by default where the command is given.
+        "spark.sql.warehouse.dir": Path(tempfile.gettempdir()).as_uri(),
     }
 
 
@@ -38,17 +43,18 @@ def start_delta_session(
     root: str = "none",
     master: str = "local[2]",
     inherited_fd: int | None = None,
+    stopping: threading.Event | None = None,
 ) -> SparkSession:
     """A new session like the sequencer's (`streaming.session.start_session`), with Delta.
 
     `root` is where the tables are: a directory of this machine or a URI, for which a local session keeps what Hadoop
     knows of stores. `spark` are settings of Spark, which win. Stop it with `streaming.session.stop_session`. Raises
-    EnvironmentProblem where Java or a jar cannot be had.
+    EnvironmentProblem where Java or a jar cannot be had, StartStopped when `stopping` is set before it is there.
     """
     conf = {"spark.app.name": app_name} | delta_conf() | dict(spark)
     # Of the sequencer's settings a session takes none but these; topics have to have some value.
     settings = make_settings(topic_pattern="none", checkpoint_dir=root, master=master, spark=conf)
-    return start_session(settings, inherited_fd=inherited_fd)
+    return start_session(settings, inherited_fd=inherited_fd, stopping=stopping)
 
 
 def end_session(spark: SparkSession) -> None:

@@ -112,6 +112,7 @@ class LineageWriter:
         self._readers: dict[int, StampsReader] = {}
         self._orphans = tables.orphans()
         self._deliveries = dict(self.marks.deliveries)
+        self._unusable_told = False
         self._answered_g = self.marks.answered_g
         self._groups = SequencingGroups()
         self._heal_groups()
@@ -233,7 +234,9 @@ class LineageWriter:
     # --- receipts -----------------------------------------------------------------------------------------------------
 
     def write_receipts(self, records: Iterable[LogRecord], written: Written) -> None:
-        """Takes records of the receipts topic. Any subscriber may write there: one that cannot be read is left out."""
+        """Takes records of the receipts topic. Any subscriber may write there: one that cannot be read is left out and
+        counted, and the first one is told.
+        """
         usable = self._usable(records, written)
         for chunk in pieces.chunks(usable, lambda one: decode.receipts_bytes(one[1]), pieces.AT_ONCE_BYTES):
             self._write_deliveries(chunk, written)
@@ -244,8 +247,13 @@ class LineageWriter:
                 yield record, decode.decode_receipt(self._domain, record)
             except WireError as error:
                 written.unusable += 1
-                place = f"{self._domain}.receipts[{record.partition}]@{record.offset}"
-                structlog.get_logger().error("receipt left out", at=place, reason=error.what)
+                self._tell_unusable(record, error.what)
+
+    def _tell_unusable(self, record: LogRecord, reason: str) -> None:
+        if not self._unusable_told:
+            self._unusable_told = True
+            place = f"{self._domain}.receipts[{record.partition}]@{record.offset}"
+            structlog.get_logger().error("receipt left out", at=place, reason=reason, others="counted as unusable")
 
     def _write_deliveries(self, receipts: list[tuple[LogRecord, Receipts]], written: Written) -> None:
         rows = decode.delivery_rows(receipts)

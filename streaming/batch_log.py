@@ -12,14 +12,25 @@ PERIOD_S = 5.0
 
 
 class BatchLog:
-    """Gathers batches, and says what has come. `now_s` is the time in seconds."""
+    """Gathers batches, and says what has come. `now_s` is the time in seconds, `stood_s` how long the job stood still
+    since that was asked last.
+    """
 
-    def __init__(self, log: Any, *, verbose: bool, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        log: Any,
+        *,
+        verbose: bool,
+        now_s: Callable[[], float] = time.monotonic,
+        stood_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._log = log
+        self._stood_s = stood_s
         self._verbose = verbose
         self._now_s = now_s
         self._said_s: float | None = None
         self._gathered: list[BatchProgress] = []
+        self._told_of_unsigned = False
 
     def add(self, batch: BatchProgress) -> None:
         """Takes note of a finished batch."""
@@ -38,11 +49,13 @@ class BatchLog:
         self._said_s = self._now_s()
         self._warn_of_unroutable(batches)
         self._warn_of_late(batches)
+        self._warn_of_unsigned(batches)
         if self._verbose:
             for batch in batches:
                 self._log.info("batch", **_one(batch))
         else:
-            self._log.info("batches", **_several(batches))
+            stood_s = self._stood_s()
+            self._log.info("batches", **_several(batches), **({"stood_s": round(stood_s, 1)} if stood_s else {}))
 
     def _warn_of_unroutable(self, batches: list[BatchProgress]) -> None:
         count = sum(batch.figures["unroutable"] for batch in batches)
@@ -55,6 +68,15 @@ class BatchLog:
         if count := sum(batch.figures["late"] for batch in batches):
             self._log.warning("events of retired topics left out", count=count)
 
+    def _warn_of_unsigned(self, batches: list[BatchProgress]) -> None:
+        """Once: whoever writes such records may write any number of them. The figures count on."""
+        if not self._told_of_unsigned and sum(batch.figures["unsigned"] for batch in batches):
+            self._told_of_unsigned = True
+            self._log.warning(
+                "control records refused that no key of control_key_file has signed",
+                remedy="Give subscribers their control_key, or find out who writes to control",
+            )
+
 
 def _longest_look_ms(batches: list[BatchProgress]) -> int:
     return round(max(float(batch.looks.get("longest_ms", 0)) for batch in batches))
@@ -63,7 +85,7 @@ def _longest_look_ms(batches: list[BatchProgress]) -> int:
 def _one(batch: BatchProgress) -> dict[str, Any]:
     figures, durations_ms = batch.figures, batch.durations_ms
     return {
-        **{name: figures[name] for name in ("batch", "events", "controls", "unroutable")},
+        **{name: figures[name] for name in ("batch", "events", "controls", "unroutable", "unsigned")},
         "g": _range(figures["g_first"], figures["g_last"]),
         "trigger_ms": durations_ms.get("triggerExecution"),
         "plan_ms": durations_ms.get("queryPlanning"),

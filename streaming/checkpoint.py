@@ -1,9 +1,13 @@
 """What lies in `checkpoint_dir`: `domain.json`, the lock, and Spark's own checkpoint in `query/`."""
 
+import base64
+import contextlib
 import fcntl
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
@@ -17,8 +21,12 @@ from totalorder.streaming.store import Store
 
 RECORD = "domain.json"
 QUERY = "query"
+SEED = "seed"
+"""The states that a recovered checkpoint begins with, in base64: a file of this name and the number for each shard."""
 LOCK = "lock"
 _LOCK_POLL_S = 0.1
+_OPERATOR = f"{QUERY}/state/0/_metadata/v2"
+_SCHEMA_PATH = re.compile(r'"[^"]*(/state/0/_stateSchema/[^"]*)"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +48,7 @@ def read_checkpoint(store: Store, where: str) -> CheckpointFacts:
     """Reads the record and the newest entries of Spark's logs; StateError when one is damaged."""
     text = _text(store, RECORD, where)
     record = DomainRecord.decode(text, f"{where}/{RECORD}") if text is not None else None
-    planned, committed = _newest(store, "offsets"), _newest(store, "commits")
+    planned, committed = newest_planned(store), _newest(store, "commits")
     _, next_offsets = _planned(store, record, committed, where)
     planned_ms, planned_offsets = _planned(store, record, planned, where)
     return CheckpointFacts(
@@ -53,12 +61,58 @@ def read_checkpoint(store: Store, where: str) -> CheckpointFacts:
     )
 
 
+def settle(store: Store, query: str) -> None:
+    """Lets Spark find the state's schema in a checkpoint that was moved or copied: it wrote down where that lay then.
+
+    `query` is Spark's own checkpoint as Spark is told of it now, a path or a URI.
+    """
+    root = json.dumps(query if "://" in query else f"file:{query}")[1:-1]
+    for number in filter(str.isdecimal, store.names(_OPERATOR)):
+        name = f"{_OPERATOR}/{number}"
+        text = store.read(name) or ""
+        settled = _SCHEMA_PATH.sub(lambda found: f'"{root}{found[1]}"', text)
+        if settled != text:
+            store.remove(f"{_OPERATOR}/.{number}.crc")  # Hadoop's check sum is of what was there
+            store.write(name, settled)
+
+
+def read_seeds(store: Store, record: DomainRecord, where: str) -> tuple[bytes, ...]:
+    """The states that the checkpoint's first batch is given, by shard; none where it has had them, or began the domain.
+
+    StateError when one is missing or damaged.
+    """
+    if record.recovered is None or _newest(store, "commits") >= 0:
+        return ()
+    return tuple(_seed(store, shard, digest, where) for shard, digest in enumerate(record.recovered.seeds))
+
+
+def _seed(store: Store, shard: int, digest: str, where: str) -> bytes:
+    text = _text(store, f"{SEED}-{shard}", where)
+    with contextlib.suppress(ValueError):
+        if text is not None and seed_digest(data := base64.b64decode(text, validate=True)) == digest:
+            return data
+    raise StateError(
+        f"{where}/{SEED}-{shard} is {'missing' if text is None else 'damaged'}", remedy="Run `totalorder recover` again"
+    )
+
+
+def write_seed(store: Store, shard: int, data: bytes) -> None:
+    """Writes what `read_seeds` reads."""
+    store.write(f"{SEED}-{shard}", base64.b64encode(data).decode())
+
+
+def seed_digest(data: bytes) -> str:
+    """What the record says of a seed."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
 def _text(store: Store, name: str, where: str) -> str | None:
     try:
         return store.read(name)
     except (UnicodeDecodeError, OSError) as error:
         raise StateError(
-            f"{where}/{name} cannot be read: {error}", remedy="Restore the checkpoint from a copy"
+            f"{where}/{name} cannot be read: {error}",
+            remedy="Restore the checkpoint from a copy, or make it anew by `totalorder recover`",
         ) from error
 
 
@@ -67,22 +121,43 @@ def _newest(store: Store, log: str) -> int:
 
 
 def _planned(store: Store, record: DomainRecord | None, batch: int, where: str) -> tuple[int, dict[Source, int]]:
-    """Time of a batch and the offsets at its end, from Spark's write-ahead log; 0 and none for batch -1.
+    """Time of a batch and the offsets at its end, from Spark's write-ahead log; for batch -1 none, or where a recovered
+    checkpoint begins.
 
     Without the domain's record the log's numbers name no topics: such a checkpoint is refused for what it is.
     """
     if batch < 0 or record is None:
-        return 0, {}
+        begin = record.beginning if record else None
+        return 0, offsets_at(record, begin) if record and begin else {}
+    with _readable(store, batch, where) as (metadata, end):
+        return int(json.loads(metadata)["batchTimestampMs"]), offsets_at(record, end)
+
+
+def newest_planned(store: Store) -> int:
+    """The newest batch in Spark's write-ahead log, -1 for none."""
+    return _newest(store, "offsets")
+
+
+def planned_end(store: Store, record: DomainRecord, batch: int, where: str) -> BatchEnd:
+    """Where a batch ends, from Spark's write-ahead log. StateError where that has it no longer, or is damaged."""
+    with _readable(store, batch, where) as (_, end):
+        offsets_at(record, end)
+        return end
+
+
+@contextlib.contextmanager
+def _readable(store: Store, batch: int, where: str) -> Iterator[tuple[str, BatchEnd]]:
+    """Spark's metadata of a batch, and its end; in the block too, what cannot be read is a StateError."""
     name = f"{QUERY}/offsets/{batch}"
     text = _text(store, name, where)
     try:
         _version, metadata, source, *_ = (text or "").splitlines()
-        end = BatchEnd.decode(json.loads(source), f"{where}/{name}")
-        return int(json.loads(metadata)["batchTimestampMs"]), offsets_at(record, end)
+        yield metadata, BatchEnd.decode(json.loads(source), f"{where}/{name}")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         state = "missing" if text is None else "damaged"
         raise StateError(
-            f"{where}/{name} is {state}, and batch {batch} was planned", remedy="Restore the checkpoint from a copy"
+            f"{where}/{name} is {state}, and batch {batch} was planned",
+            remedy="Restore the checkpoint from a copy, or make it anew by `totalorder recover`",
         ) from None
 
 
@@ -111,11 +186,11 @@ class CheckpointLock:
         self.fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             self._take(directory, wait_s)
+            os.ftruncate(self.fd, 0)
+            os.pwrite(self.fd, str(os.getpid()).encode(), 0)
         except BaseException:
             self.release()
             raise
-        os.ftruncate(self.fd, 0)
-        os.pwrite(self.fd, str(os.getpid()).encode(), 0)
 
     def _take(self, directory: Path, wait_s: float) -> None:
         deadline = monotonic() + wait_s

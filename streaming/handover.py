@@ -7,13 +7,14 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from totalorder.streaming.record import DomainRecord
 
 _RECORD, _LOOKED, _FIGURES, _CHANGED = "domain.json", "first-trigger-over", "looks.json", "topics-changed"
+_SEED = "seed"
 
 
 class Handover:
@@ -51,6 +52,16 @@ class Handover:
     def record(self) -> DomainRecord:
         """The record that was handed over last. StateError when it is damaged."""
         return DomainRecord.decode((self.folder / _RECORD).read_text(encoding="utf-8"), str(self.folder / _RECORD))
+
+    def give_seeds(self, seeds: Sequence[bytes]) -> None:
+        """Hands over the states that a recovered checkpoint's first batch brings to its shards."""
+        for shard, data in enumerate(seeds):
+            (self.folder / f"{_SEED}-{shard}").write_bytes(data)
+
+    def seeds(self) -> list[bytes]:
+        """Those that were handed over, in order of shards."""
+        found = sorted(self.folder.glob(f"{_SEED}-*"), key=lambda path: int(path.name.partition("-")[2]))
+        return [path.read_bytes() for path in found]
 
     def say_first_trigger_over(self) -> None:
         """Said by the source, once."""

@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from totalorder.config import Settings
-from totalorder.errors import PreflightFailed
+from totalorder.errors import PreflightFailed, StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim, is_anothers
-from totalorder.streaming.record import FIXED, DomainRecord, EventTopic
+from totalorder.streaming.record import FIXED, GO_ON_WITHOUT, DomainRecord, EventTopic
+from totalorder.streaming.writing import OWN_MAX_BYTES
 from totalorder.streaming.written import Written
 
-OWN_MAX_BYTES = 16 << 20
-"""A grant repeats the names of a subscription several times, so it may be larger than the request was."""
+_RECOVER = "make the checkpoint anew from Kafka, by `totalorder recover` into an empty directory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +38,14 @@ class TopicFacts:
 class Facts:
     """Everything that the decision needs. `topics`: the topics that the settings select, that the record names, and the
     domain's own, as far as they exist. `written`: what stamps and grants hold. `claim`: the first one on control; not
-    looked for where the checkpoint is known to hold the domain.
+    looked for where the checkpoint is known to hold the domain. `successor`: the claim of one that took it over.
     """
 
     topics: Mapping[str, TopicFacts]
     checkpoint: CheckpointFacts
     written: Written
     claim: FirstClaim | None
+    successor: FirstClaim | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +75,19 @@ def own_topics(settings: Settings) -> tuple[NewTopic, ...]:
                 "retention.ms": "-1",
                 "retention.bytes": "-1",
                 "message.timestamp.type": "LogAppendTime",
+                "max.message.bytes": str(OWN_MAX_BYTES),
+            },
+        ),
+        NewTopic(
+            name=names.state,
+            partitions=1,
+            # The job itself removes what is of no use any more; segments are small, since whole ones are freed.
+            configs={
+                **common,
+                "cleanup.policy": "delete",
+                "retention.ms": "-1",
+                "retention.bytes": "-1",
+                "segment.bytes": str(64 << 20),
                 "max.message.bytes": str(OWN_MAX_BYTES),
             },
         ),
@@ -131,7 +145,7 @@ def written_partitions(settings: Settings) -> dict[str, int]:
 def check(settings: Settings, facts: Facts) -> None:
     """Raises PreflightFailed with every problem that the facts show."""
     record = facts.checkpoint.record
-    problems = [*_event_topics(settings, facts), *_own_topics(settings, facts)]
+    problems = [*_event_topics(settings, facts), *_own_topics(settings, facts.topics)]
     problems += _first_start(settings, facts) if record is None else _later_start(settings, facts, record)
     refuse(problems)
 
@@ -141,6 +155,13 @@ def refuse(problems: list[str]) -> None:
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise PreflightFailed(f"the sequencer cannot run, {count}:\n" + "\n".join(f"  - {text}" for text in problems))
+
+
+def check_own(settings: Settings, topics: Mapping[str, TopicFacts]) -> None:
+    """PreflightFailed with every problem of the domain's own topics: all must be there but that of snapshots."""
+    needed = [own.name for own in own_topics(settings) if own.name != settings.own_topics.state]
+    missing = [f"topic {name} does not exist" for name in needed if name not in topics]
+    refuse([*missing, *_own_topics(settings, topics)])
 
 
 def missing_own(settings: Settings, facts: Facts) -> tuple[NewTopic, ...]:
@@ -222,9 +243,9 @@ def _event_topics(settings: Settings, facts: Facts) -> Iterator[str]:
         yield from (problem for problems in unfit.values() for problem in problems)
 
 
-def _own_topics(settings: Settings, facts: Facts) -> Iterator[str]:
+def _own_topics(settings: Settings, topics: Mapping[str, TopicFacts]) -> Iterator[str]:
     for wanted in own_topics(settings):
-        found = facts.topics.get(wanted.name)
+        found = topics.get(wanted.name)
         if found is None:
             continue
         if len(found.latest) != wanted.partitions:
@@ -232,9 +253,9 @@ def _own_topics(settings: Settings, facts: Facts) -> Iterator[str]:
         policy, right = found.configs.get("cleanup.policy", "delete"), wanted.configs["cleanup.policy"]
         if policy != right:
             yield f"topic {wanted.name} has cleanup.policy={policy} and must have {right}"
-    control = facts.topics.get(settings.own_topics.control)
-    if control is not None:
-        yield from _keeps_for_ever(settings.own_topics.control, control)
+    for name in (settings.own_topics.control, settings.own_topics.state):
+        if (topic := topics.get(name)) is not None:
+            yield from _keeps_for_ever(name, topic)
 
 
 def _keeps_for_ever(name: str, topic: TopicFacts) -> Iterator[str]:
@@ -248,14 +269,16 @@ def _first_start(settings: Settings, facts: Facts) -> Iterator[str]:
     if facts.checkpoint.planned >= 0:
         yield (
             f"{settings.checkpoint_dir} holds a Spark checkpoint and no domain.json: it is no checkpoint of a "
-            "sequencer, or a damaged one; restore it from a copy, or name an empty directory"
+            "sequencer, or a damaged one; restore it from a copy, or name an empty directory, into which `totalorder "
+            "recover` can make it anew from Kafka"
         )
     own = {name: facts.topics.get(name) for name in (settings.own_topics.stamps, settings.own_topics.grants)}
     begun = [name for name, topic in own.items() if topic is not None and topic.has_records]
     for name in begun:
         yield (
             f"topic {name} has records and the checkpoint {settings.checkpoint_dir} is new: clocks would start "
-            "at 1 over existing stamps; give the domain's own checkpoint, or another domain"
+            "at 1 over existing stamps; give the domain's own checkpoint, or another domain; where it is lost, "
+            "`totalorder recover` makes it anew from Kafka"
         )
     if facts.claim is not None and not begun:
         yield is_anothers(settings, facts.claim)
@@ -274,6 +297,13 @@ def _later_start(settings: Settings, facts: Facts, record: DomainRecord) -> Iter
     if facts.claim is not None and facts.claim.owner != record.identity:
         yield is_anothers(settings, facts.claim)
         return  # what the other checkpoint did is no fault of this one's
+    if facts.successor is not None:
+        yield (
+            f"domain {settings.domain} was taken over by the checkpoint with the identity {facts.successor.owner}, by "
+            f"the claim at offset {facts.successor.offset} of {settings.own_topics.control}; run the job on that one; "
+            f"where that is lost too, {_RECOVER}"
+        )
+        return
     yield from _recorded_topics(settings, facts, record)
     yield from _offsets(settings, facts, record)
     yield from _behind(settings, facts, record)
@@ -309,12 +339,11 @@ def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator
             continue
         for partition, earliest in sorted(topic.earliest.items()):
             source = Source(name, topic.topic_id, partition)
-            begun = record.starts.get(source, 0)
-            needed = facts.checkpoint.next_offsets.get(source, begun)
-            if earliest > needed:
+            needed = _needed(record, facts.checkpoint.next_offsets, source)
+            if earliest > needed and (name == settings.own_topics.control or settings.on_data_loss == "fail"):
                 yield (
                     f"topic {name}, partition {partition}: offsets {needed} to {earliest - 1} were removed before they "
-                    "were stamped; raise the retention, and begin a new domain"
+                    f"were stamped; raise the retention, and {_remedy(settings, name)}"
                 )
             if topic.latest[partition] < needed:
                 yield (
@@ -323,7 +352,61 @@ def _offsets(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator
                 )
 
 
-def _control(settings: Settings, record: DomainRecord) -> Source:
+def _needed(record: DomainRecord, next_offsets: Mapping[Source, int], source: Source) -> int:
+    """The first offset that is to be stamped yet, and is not lost."""
+    _, told = record.lost.get(source, (0, 0))
+    return max(next_offsets.get(source, record.starts.get(source, 0)), told)
+
+
+def _remedy(settings: Settings, name: str) -> str:
+    return "begin a new domain" if name == settings.own_topics.control else GO_ON_WITHOUT
+
+
+def losses(
+    record: DomainRecord, topics: Mapping[str, TopicFacts], next_offsets: Mapping[Source, int]
+) -> dict[Source, tuple[int, int]]:
+    """What Kafka has no longer of event partitions, and the record does not call lost yet: from where on, to before
+    which offset. `next_offsets` is where the next batch begins, or the one that is planned and not over.
+    """
+    found = {}
+    for topic in record.read_topics:
+        facts = topics.get(topic.name)
+        for partition, earliest in facts.earliest.items() if facts and facts.topic_id == topic.topic_id else ():
+            source = Source(topic.name, topic.topic_id, partition)
+            needed = _needed(record, next_offsets, source)
+            if earliest > needed:
+                found[source] = (needed, earliest)
+    return found
+
+
+def must_plan_anew(
+    settings: Settings,
+    record: DomainRecord,
+    lost: Mapping[Source, tuple[int, int]],
+    checkpoint: CheckpointFacts,
+    written: Written,
+) -> bool:
+    """Whether the batch that is planned and not over takes some of what is lost: what it takes behind that would come
+    before the loss is told.
+
+    StateError where something of that batch is written already: what it was cannot come out again.
+    """
+    taken = [at for at, (begin, _) in lost.items() if checkpoint.planned_offsets.get(at, 0) > begin]
+    if checkpoint.planned <= checkpoint.committed or not taken:
+        return False
+    written = written.without(record.ids_left)
+    if not written.is_past(checkpoint.next_offsets, record.starts, control_of(settings, record)):
+        return True
+    (begin, end), at = lost[taken[0]], taken[0]
+    raise StateError(
+        f"{at.topic}[{at.partition}]: offsets {begin} to {end - 1} were removed from Kafka while a batch that has some "
+        "of them was half written",
+        remedy=f"Where stamps have all of that batch, {_RECOVER}; else the domain is over: begin a new one",
+    )
+
+
+def control_of(settings: Settings, record: DomainRecord) -> Source:
+    """The source that control is."""
     name = settings.own_topics.control
     return Source(name, record.own_ids.get(name, ""), 0)
 
@@ -333,18 +416,19 @@ def _behind(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[
 
     Else Spark would plan anew a batch that subscribers have, so this must be seen before it plans anything.
     """
-    newest, planned, control = facts.written.newest, facts.checkpoint.planned, _control(settings, record)
+    newest, planned, control = facts.written.newest, facts.checkpoint.planned, control_of(settings, record)
+    begun = record.recovered.batch if record.recovered else 0
     written = facts.written.without(record.ids_left)
-    if newest and planned < 0:
+    if newest > begun and planned < 0:
         yield (
             f"Spark's part of the checkpoint {settings.checkpoint_dir} is missing, and the domain has batch {newest}; "
-            "restore it from a copy, or begin a new domain"
+            f"restore it from a copy, or {_RECOVER}"
         )
-    elif newest > planned + 1 or written.is_past(facts.checkpoint.planned_offsets, record.starts, control):
+    elif newest > begun + planned + 1 or written.is_past(facts.checkpoint.planned_offsets, record.starts, control):
         yield (
             f"the domain has batch {newest} on {settings.own_topics.stamps} or {settings.own_topics.grants}, and the "
             f"checkpoint {settings.checkpoint_dir} ends before it: it is an old copy, or has lost its newest part; "
-            "restore the newest, or begin a new domain"
+            f"restore the newest, or {_RECOVER}"
         )
     else:
         yield from _planned_otherwise(settings, facts, record)
@@ -352,11 +436,12 @@ def _behind(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[
 
 def _planned_otherwise(settings: Settings, facts: Facts, record: DomainRecord) -> Iterator[str]:
     """A batch on stamps that is not committed runs again: it must be the one that is planned, by its time."""
-    stamped, checkpoint, control = facts.written.stamped, facts.checkpoint, _control(settings, record)
+    stamped, checkpoint, control = facts.written.stamped, facts.checkpoint, control_of(settings, record)
     runs_again = facts.written.without(record.ids_left).stamps_are_past(checkpoint.next_offsets, record.starts, control)
     if stamped is not None and runs_again and stamped.time_ms != checkpoint.planned_ms:
         yield (
             f"batch {stamped.batch} is on {settings.own_topics.stamps} with the time {stamped.time_ms}, and the "
             f"checkpoint {settings.checkpoint_dir} would run it again with {checkpoint.planned_ms}: it comes from an "
-            "old copy, or another sequencer writes to this domain; restore the newest, or begin a new domain"
+            "old copy, or another sequencer writes to this domain; restore the newest, or "
+            f"{_RECOVER}"
         )

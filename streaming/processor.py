@@ -1,7 +1,7 @@
 """The stateful group of one shard: frames in, `sequencer.step`, records for Kafka out."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -20,10 +20,13 @@ from pyspark.sql.types import (
 
 from totalorder.errors import Error, StateError
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Retired, answer_key, encode_answer
+from totalorder.sequencer.codec import WireRecord, encode_stamps
+from totalorder.sequencer.control import Retired, Skipped, answer_key, encode_answer
 from totalorder.sequencer.engine import Effects, initial_state, step
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.shards import with_counts
+from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.snapshot import encode_parts
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import (
     Cold,
@@ -35,7 +38,7 @@ from totalorder.sequencer.state import (
     encode_hot,
 )
 from totalorder.streaming.cut.batches import CHUNK, TIME_MS, to_batch
-from totalorder.streaming.cut.rows import chunks_of
+from totalorder.streaming.cut.rows import Seed, chunks_of, seed_in
 from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.failures import WorkerFailure
 from totalorder.streaming.written import Tail, require_agreement, require_reached
@@ -68,7 +71,8 @@ class ShardPlan:
 
     `config` is the engine's with shard 0; `shard_of` maps group keys to shards; `starts` are the offsets recorded when
     the domain began. `source` says how to reach Kafka for what a row tells to read. `tails` is what stamps held at
-    start: a batch that is there and runs again must come out equal.
+    start: a batch that is there and runs again must come out equal. `is_recovered`: the checkpoint's first batch brings
+    the shards' states, and none begins without. `claim` is where on control the checkpoint has claimed the domain.
     """
 
     config: EngineConfig
@@ -77,6 +81,9 @@ class ShardPlan:
     source: SourceSettings
     tails: Mapping[int, Tail]
     fail_unroutable: bool
+    signatures: Signatures | None = None
+    is_recovered: bool = False
+    claim: int | None = None
 
 
 class ShardProcessor(StatefulProcessor):
@@ -106,32 +113,54 @@ class ShardProcessor(StatefulProcessor):
     def _step(self, key: int, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
         shard, parts = self._plan.shard_of[key], Parts(self._value, self._client, key)
         config = replace(self._plan.config, shard=shard)
-        batch = received(rows, config, self._topics.control, self._plan.source)
+        values = [
+            (bytes(value), int(ms)) for frame in rows for value, ms in zip(frame[CHUNK], frame[TIME_MS], strict=True)
+        ]
+        seeds = [seed for value, _ in values if (seed := seed_in(value)) is not None]
+        if seeds:
+            self._plant([seed for seed in seeds if seed.shard == shard], config, parts)
+            return _nothing()
+        batch = received(values, config, self._topics.control, self._plan.source)
         if batch is None:
             return _nothing()
         state = self._load(config, parts)
-        after, effects = step(state, batch, self._plan.starts)
-        if after is state:  # the batch held claims alone, and is none
+        plan = self._plan
+        after, effects = step(state, batch, plan.starts, signatures=plan.signatures, claimed_at=plan.claim)
+        if after is state and effects.asked_at is None:  # the batch held claims alone, and is none
             return _nothing()
-        require_agreement(self._plan.tails, after.hot.batch, after.hot.digests, batch.time_ms)
-        lost = _coordinates(effects)
-        if lost and self._plan.fail_unroutable:
-            raise Error(
-                f"{len(effects.unroutable)} events name no pub/sub topic (topic_by = {config.topic_by!r}): {lost}",
-                remedy='Set unroutable = "skip" to leave such events out, or correct their producer',
-            )
-        self._save(after, parts, cold_changed=effects.cold_changed or state.hot.batch == 0)
-        records = to_records(effects, self._topics)
-        figures = ""
-        if shard == 0:
-            g = {"g_first": state.hot.g + 1, "g_last": after.hot.g}
-            told = {"unroutable_at": lost, "retired": _retired(effects)}
-            figures = json.dumps({"batch": after.hot.batch, **g, **_counts(effects), **told})
+        if after is not state:
+            self._take(state, after, effects, batch.time_ms, parts)
+        records = to_records(effects, self._topics, after if effects.asked_at is not None else None)
+        figures = _figures(state, after, effects) if shard == 0 else ""
         records[FIGURES] = [figures] + [""] * (len(records) - 1)  # every shard has at least one record a batch
         return records
 
+    def _take(self, state: State, after: State, effects: Effects, time_ms: int, parts: "Parts") -> None:
+        """The state behind a batch is kept; StateError or Error where the batch may not be."""
+        require_agreement(self._plan.tails, after.hot.batch, after.hot.digests, time_ms)
+        if effects.unroutable and self._plan.fail_unroutable:
+            raise Error(
+                f"{len(effects.unroutable)} events name no pub/sub topic "
+                f"(topic_by = {self._plan.config.topic_by!r}): {_coordinates(effects)}",
+                remedy='Set unroutable = "skip" to leave such events out, or correct their producer',
+            )
+        self._save(after, parts, cold_changed=effects.cold_changed or state.hot.batch == 0)
+
+    def _plant(self, seeds: Sequence[Seed], config: EngineConfig, parts: "Parts") -> None:
+        """Begins with what was recovered."""
+        if len(seeds) != 1 or parts.hot() is not None:
+            raise StateError(
+                f"shard {config.shard} was given {len(seeds)} states to begin with, or has one",
+                remedy="Run `totalorder recover` again, into an empty directory",
+            )
+        state = with_counts(State(hot=decode_hot(seeds[0].hot), cold=decode_cold(seeds[0].cold)))
+        state.require(config)
+        self._save(state, parts, cold_changed=True)
+
     def _load(self, config: EngineConfig, parts: "Parts") -> State:
         state = self._saved(config, parts)
+        if state is None and self._plan.is_recovered:
+            raise _missing("whole")
         if state is None:
             state = initial_state(config)
         state.require(config)
@@ -222,7 +251,7 @@ def _digest_of(cold: bytes) -> bytes:
 def _missing(name: str) -> StateError:
     return StateError(
         f"the {name} state is missing, or of another batch than the other part",
-        remedy="Restore the checkpoint from a copy",
+        remedy="Restore the checkpoint from a copy, or make it anew by `totalorder recover`",
     )
 
 
@@ -231,27 +260,40 @@ def _nothing() -> pd.DataFrame:
 
 
 def received(
-    frames: Iterable[pd.DataFrame], config: EngineConfig, control_topic: str, source: SourceSettings
+    rows: Sequence[tuple[bytes, int]], config: EngineConfig, control_topic: str, source: SourceSettings
 ) -> Batch | None:
-    """The engine's batch from the frames of rows, in however many pieces they come; None where they hold no record."""
-    rows = [row for frame in frames for row in zip(frame[CHUNK], frame[TIME_MS], strict=True)]
-    chunks = [chunk for value, _ in rows for chunk in chunks_of(bytes(value), source)]
+    """The engine's batch from rows and the batch's time beside each; None where they hold no record."""
+    chunks = [chunk for value, _ in rows for chunk in chunks_of(value, source)]
     if not chunks:
         return None
-    return to_batch(chunks, time_ms=int(rows[0][1]), control_topic=control_topic, topic_by=config.topic_by)
+    return to_batch(chunks, time_ms=rows[0][1], control_topic=control_topic, topic_by=config.topic_by)
 
 
-def to_records(effects: Effects, topics: DomainTopics) -> pd.DataFrame:
-    """Kafka records of a step in the order in which they are sent: answers, then stamps."""
-    records: list[tuple[str, int, bytes | None, bytes, list[dict[str, Any]]]] = [
+def to_records(effects: Effects, topics: DomainTopics, told: State | None = None) -> pd.DataFrame:
+    """Kafka records of a step as they are sent: answers, then stamps, then the state that is told, if any."""
+    records: list[_Record] = [
         (topics.grants, 0, answer_key(answer), encode_answer(answer), []) for answer in effects.answers
     ]
     for stamped in effects.stamps:
-        records += [
-            (topics.stamps, stamped.partition, None, record.value, [{"key": k, "value": v} for k, v in record.headers])
-            for record in encode_stamps(stamped)
-        ]
+        records += [_record(topics.stamps, stamped.partition, record) for record in encode_stamps(stamped)]
+    records += [_record(topics.state, 0, record) for record in (encode_parts(told) if told is not None else ())]
     return pd.DataFrame(records, columns=["topic", "partition", "key", "value", "headers"])
+
+
+_Record = tuple[str, int, bytes | None, bytes, list[dict[str, Any]]]
+
+
+def _record(topic: str, partition: int, record: WireRecord) -> _Record:
+    return topic, partition, None, record.value, [{"key": key, "value": value} for key, value in record.headers]
+
+
+def _figures(state: State, after: State, effects: Effects) -> str:
+    """What the driver is told of a batch; of one that is none, and tells the state alone, `is_batch` is false."""
+    g = {"g_first": state.hot.g + 1, "g_last": after.hot.g}
+    skipped = [loss for loss in _of_topics(effects, Skipped) if loss["lost"]]
+    told = {"unroutable_at": _coordinates(effects), "retired": _of_topics(effects, Retired), "skipped": skipped}
+    snapshot = {"is_batch": after is not state, "asked_at": effects.asked_at}
+    return json.dumps({"batch": after.hot.batch, **g, **_counts(effects), **told, **snapshot})
 
 
 def _counts(effects: Effects) -> dict[str, int]:
@@ -260,18 +302,19 @@ def _counts(effects: Effects) -> dict[str, int]:
         "controls": effects.controls,
         "unroutable": len(effects.unroutable),
         "late": effects.late,
+        "unsigned": effects.unsigned,
     }
 
 
-def _retired(effects: Effects) -> list[dict[str, Any]]:
+def _of_topics(effects: Effects, kind: type[Retired | Skipped]) -> list[dict[str, Any]]:
     return [
         {"topic": answer.topic, "topic_id": answer.topic_id, "g": answer.g, "lost": _lost(answer)}
         for answer in effects.answers
-        if isinstance(answer, Retired)
+        if isinstance(answer, kind)
     ]
 
 
-def _lost(answer: Retired) -> str:
+def _lost(answer: Retired | Skipped) -> str:
     return ", ".join(f"{answer.topic}[{part}] {first} to {end - 1}" for part, (first, end) in answer.lost.items())
 
 

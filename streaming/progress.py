@@ -22,10 +22,11 @@ KEPT = 16
 
 @dataclass(frozen=True, kw_only=True)
 class BatchProgress:
-    """One finished batch that had rows: the figures under `processor.FIGURES`, Spark's durations, and what the source
-    said last of its looks.
+    """One finished batch that had rows: its number to Spark, the figures under `processor.FIGURES`, Spark's durations,
+    and what the source said last of its looks.
     """
 
+    planned: int
     figures: dict[str, Any]
     durations_ms: dict[str, int]
     looks: dict[str, Any]
@@ -70,4 +71,7 @@ def _figures(progress: StreamingQueryProgress, looks: Callable[[], dict[str, Any
     row = progress.observedMetrics.get(OBSERVED)
     text = row.asDict().get(FIGURES) if row is not None else None
     if text:
-        yield BatchProgress(figures=json.loads(text), durations_ms=dict(progress.durationMs), looks=looks())
+        durations_ms = dict(progress.durationMs)
+        yield BatchProgress(
+            planned=progress.batchId, figures=json.loads(text), durations_ms=durations_ms, looks=looks()
+        )

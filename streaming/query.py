@@ -11,17 +11,18 @@ from pyspark.sql import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
+from totalorder.sequencer.signing import Signatures
 from totalorder.streaming import session
 from totalorder.streaming.cut import datasource
 from totalorder.streaming.cut.batches import TIME_MS
 from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.handover import Handover
-from totalorder.streaming.preflight import OWN_MAX_BYTES
 from totalorder.streaming.processor import FIGURES, OUTPUT, ShardPlan, ShardProcessor
 from totalorder.streaming.progress import OBSERVED
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.shards import shard_keys
 from totalorder.streaming.warmup import warm
+from totalorder.streaming.writing import OWN_MAX_BYTES
 from totalorder.streaming.written import Tail
 
 SHARD_KEY = "shard_key"
@@ -34,13 +35,15 @@ def start_query(
     *,
     handover: Handover,
     tails: Mapping[int, Tail],
+    signatures: Signatures | None,
     checkpoint: str,
 ) -> StreamingQuery:
     """Starts the query over control and the event topics that the record names, and is told of later."""
     session.apply(spark, session.query_conf(settings))
     warm(spark)
     source = SourceSettings.of(settings, str(handover.folder))
-    stamped_records = sequence(datasource.read(spark, source), settings, record, source=source, tails=tails)
+    rows = datasource.read(spark, source)
+    stamped_records = sequence(rows, settings, record, source=source, tails=tails, signatures=signatures)
     return (  # the sink takes the columns that it knows, and leaves the figures
         stamped_records.observe(OBSERVED, F.max(FIGURES).alias(FIGURES))
         .writeStream.format("kafka")
@@ -53,7 +56,13 @@ def start_query(
 
 
 def sequence(
-    rows: DataFrame, settings: Settings, record: DomainRecord, *, source: SourceSettings, tails: Mapping[int, Tail]
+    rows: DataFrame,
+    settings: Settings,
+    record: DomainRecord,
+    *,
+    source: SourceSettings,
+    tails: Mapping[int, Tail],
+    signatures: Signatures | None,
 ) -> DataFrame:
     """The source's rows in, `processor.OUTPUT` out."""
     keys = shard_keys(settings.shards)
@@ -64,6 +73,9 @@ def sequence(
         source=source,
         tails=tails,
         fail_unroutable=settings.unroutable == "fail",
+        signatures=signatures,
+        is_recovered=record.recovered is not None,
+        claim=record.claim,
     )
     if settings.shards == settings.reading_tasks == 1:  # one partition needs no shuffle: reading and stamping, one task
         rows = rows.coalesce(1)

@@ -10,14 +10,20 @@ from totalorder.config import Settings
 from totalorder.errors import StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import EngineConfig
+from totalorder.streaming.cut.offset import BatchEnd
 
 VERSION = 5
 FIRST_INCARNATION = 1
 CONTROL = 0
 """The number of the control topic; event topics count from 1."""
+_FIELDS = {"version", "identity", "incarnation", "fixed", "own_ids", "topics", "orders", "claim", "recovered", "lost"}
 FIXED = ("domain", "stamps_partitions", "shards", "min_subscriptions", "topic_by", "keyframe_every")
 """Settings that the checkpoint fixes."""
 TopicState = Literal["read", "gone", "retired"]
+GO_ON_WITHOUT = (
+    'begin a new domain, or set on_data_loss = "record", which goes on and gives the loss a place in the order'
+)
+"""What to do about events that are gone before they were stamped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,12 +31,49 @@ class EventTopic:
     """A Kafka topic whose events the domain orders: its name, Kafka's id of it, and the offset at which each partition
     begins that does not begin at 0. Only as long as its state is "read" it is read, also for batches that were planned
     before. One that is "gone" Kafka has no longer, and control has yet to be told; of one that is "retired" it knows.
+    `lost` has, by partition, the last offsets (first, behind the last) that Kafka had no longer when they were to be
+    stamped. No batch reads them, or what lies before.
     """
 
     name: str
     topic_id: str
     starts: Mapping[int, int] = field(default_factory=dict)
     state: TopicState = "read"
+    lost: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def losing(self, lost: Mapping[Source, tuple[int, int]]) -> Self:
+        """See `DomainRecord.losing`."""
+        found = dict(self.lost)
+        for source, (begin, end) in lost.items():
+            if source.kafka_topic == (self.name, self.topic_id):
+                first, behind = self.lost.get(source.partition, (begin, begin))
+                found[source.partition] = (first if behind == begin else begin, end)
+        return replace(self, lost=found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered:
+    """Where a checkpoint begins that was recovered: behind the domain's batch `batch`, and where `begin` says.
+
+    `seeds` are the digests of the states that lie beside the record, by shard.
+    """
+
+    batch: int
+    begin: BatchEnd
+    seeds: tuple[str, ...]
+
+    def encode(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {"batch": self.batch, "begin": self.begin.encode(), "seeds": self.seeds}
+
+    @classmethod
+    def decode(cls, content: Mapping[str, Any], where: str) -> Self:
+        """Reads `encode`; StateError or ValueError when it is damaged."""
+        return cls(
+            batch=int(content["batch"]),
+            begin=BatchEnd.decode(content["begin"], where),
+            seeds=tuple(str(digest) for digest in content["seeds"]),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +82,7 @@ class DomainRecord:
     `topics` are the event topics in the order in which they were admitted, of which none is ever taken out: Spark's log
     names them by their numbers, 1, 2, 3 …. `orders` are the lists of topics that have decided ties, the present one
     last. `claim` is the offset on control of the claim that gave the domain to this checkpoint; None as long as that is
-    not known.
+    not known. `recovered` is there where the checkpoint did not begin the domain, but took it over.
     """
 
     identity: str
@@ -49,6 +92,7 @@ class DomainRecord:
     topics: tuple[EventTopic, ...]
     orders: tuple[tuple[str, ...], ...]
     claim: int | None = None
+    recovered: Recovered | None = None
 
     @classmethod
     def begin(cls, settings: Settings, *, topics: Iterable[EventTopic], own_ids: Mapping[str, str]) -> Self:
@@ -74,6 +118,10 @@ class DomainRecord:
             for topic in self.topics
         )
         return replace(self, topics=tuple(topics))
+
+    def losing(self, lost: Mapping[Source, tuple[int, int]]) -> Self:
+        """The same where these offsets of event partitions are lost too; what goes on from a former loss adds to it."""
+        return replace(self, topics=tuple(topic.losing(lost) for topic in self.topics))
 
     def ordering(self, topic_order: tuple[str, ...]) -> Self:
         """The same where from now on this list of topics decides ties."""
@@ -117,14 +165,28 @@ class DomainRecord:
             for part, offset in topic.starts.items()
         }
 
+    @property
+    def lost(self) -> dict[Source, tuple[int, int]]:
+        """What is lost of the event partitions that are read."""
+        return {
+            Source(topic.name, topic.topic_id, part): bounds
+            for topic in self.read_topics
+            for part, bounds in topic.lost.items()
+        }
+
     def numbered(self) -> tuple[EventTopic, ...]:
         """All topics that are read, by number: control first."""
         control = str(self.fixed["domain"]) + ".control"
         return EventTopic(name=control, topic_id=self.own_ids.get(control, "")), *self.topics
 
+    @property
+    def beginning(self) -> BatchEnd | None:
+        """Where the checkpoint's first batch begins, if not where the domain does."""
+        return self.recovered.begin if self.recovered else None
+
     def encode(self) -> str:
         """JSON."""
-        content = {
+        content: dict[str, Any] = {
             "version": VERSION,
             "identity": self.identity,
             "incarnation": self.incarnation,
@@ -136,6 +198,15 @@ class DomainRecord:
             "orders": self.orders,
             "claim": self.claim,
         }
+        lost = [
+            [number, part, *bounds]
+            for number, topic in enumerate(self.topics, 1)
+            for part, bounds in sorted(topic.lost.items())
+        ]
+        if lost:
+            content["lost"] = lost
+        if self.recovered:
+            content["recovered"] = self.recovered.encode()
         return json.dumps(content, indent=1) + "\n"
 
     @classmethod
@@ -145,18 +216,24 @@ class DomainRecord:
             content = json.loads(text)
             version = content["version"]
             if version == VERSION:
-                return cls(
+                if unknown := content.keys() - _FIELDS:
+                    raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
+                record = cls(
                     identity=str(content["identity"]),
                     incarnation=int(content["incarnation"]),
                     fixed={name: content["fixed"][name] for name in FIXED},
                     own_ids={str(name): str(topic_id) for name, topic_id in content["own_ids"].items()},
-                    topics=tuple(_topic(*topic) for topic in content["topics"]),
+                    topics=_topics(content["topics"], content.get("lost", ())),
                     orders=tuple(tuple(str(name) for name in order) for order in content["orders"]),
                     claim=None if content.get("claim") is None else int(content["claim"]),
+                    recovered=Recovered.decode(content["recovered"], where) if "recovered" in content else None,
                 )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+                record.engine_config()  # refuses what no domain is fixed to
+                return record
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise StateError(
-                f"{where} is damaged ({type(error).__name__}: {error})", remedy="Restore the checkpoint from a copy"
+                f"{where} is damaged ({type(error).__name__}: {error})",
+                remedy="Restore the checkpoint from a copy, or make it anew by `totalorder recover`",
             ) from None
         raise StateError(
             f"{where} has version {version!r}; this program reads version {VERSION}",
@@ -172,6 +249,17 @@ def changed(name: str, *, is_there: bool, is_own: bool = False) -> StateError:
         f"topic {name} was {done} while the job ran",
         remedy=own if is_own else 'on_topic_deleted = "retire" goes on without what it held',
     )
+
+
+def _topics(listed: Iterable[Any], lost: Iterable[tuple[int, int, int, int]]) -> tuple[EventTopic, ...]:
+    """The event topics; of each that has lost something it says (number, partition, first offset, the one behind)."""
+    topics = [_topic(*topic) for topic in listed]
+    for number, part, begin, end in lost:
+        if not 0 < number <= len(topics) or not 0 <= begin < end:
+            raise ValueError(f"topic number {number} has lost {begin} to {end}")
+        topic = topics[number - 1]
+        topics[number - 1] = replace(topic, lost={**topic.lost, int(part): (int(begin), int(end))})
+    return tuple(topics)
 
 
 def _topic(name: str, topic_id: str, starts: Iterable[tuple[int, int]], state: TopicState) -> EventTopic:

@@ -2,38 +2,54 @@
 
 import contextlib
 import math
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import structlog
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
+from totalorder.control_keys import read_signatures
 from totalorder.errors import Error, PreflightFailed, StateError
 from totalorder.librdkafka_settings import consumer_settings
+from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.stamps import Source
 from totalorder.streaming import claims, preflight
 from totalorder.streaming.batch_log import BatchLog
-from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointFacts, CheckpointLock, read_checkpoint
-from totalorder.streaming.failures import error_from, is_passing, is_told, text_of, words_of
+from totalorder.streaming.checkpoint import (
+    QUERY,
+    RECORD,
+    CheckpointFacts,
+    CheckpointLock,
+    read_checkpoint,
+    read_seeds,
+    settle,
+)
+from totalorder.streaming.claims import FirstClaim
+from totalorder.streaming.failures import error_from, explained, is_passing, text_of, words_of
 from totalorder.streaming.handover import Handover
 from totalorder.streaming.patience import BrokerWatch, Patience, borne
-from totalorder.streaming.preflight import Facts
+from totalorder.streaming.preflight import Facts, TopicFacts
 from totalorder.streaming.progress import ProgressReader
 from totalorder.streaming.query import start_query
 from totalorder.streaming.record import FIRST_INCARNATION, DomainRecord, changed
-from totalorder.streaming.session import prepare, start_session, stop_session
+from totalorder.streaming.session import is_local, is_submitted, prepare, start_session, stop_session
+from totalorder.streaming.snapshots import Snapshots
+from totalorder.streaming.standstill import Standstill
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
 from totalorder.streaming.topics import Topics
 from totalorder.streaming.warmup import await_worker
-from totalorder.streaming.written import Tail, read_written
+from totalorder.streaming.watchdog import Status, Watchdog, ask
+from totalorder.streaming.written import Tail, Written, read_written
 
 READY = "sequencer ready"
 """Event of the log line that says that the first batch may come."""
@@ -57,6 +73,7 @@ class Processed:
     events: int = 0
     controls: int = 0
     unroutable: int = 0
+    unsigned: int = 0
     g: int = 0
 
 
@@ -64,9 +81,17 @@ class Sequencer:
     """One run of the job. `start`, then `wait` or `stop`; also a context manager.
 
     With `spark` given, that session is used and left running; it must have been started with `session.static_conf`.
+    `on_abandoned` is called when the job has failed and a thread of this process will not return from a call to Spark:
+    a process that has nothing else to do should end then.
     """
 
-    def __init__(self, settings: Settings, *, spark: SparkSession | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        spark: SparkSession | None = None,
+        on_abandoned: Callable[[Error], None] = lambda _: None,
+    ) -> None:
         self.settings = settings
         self.processed = Processed()
         self._given_spark = spark
@@ -77,6 +102,7 @@ class Sequencer:
         self._failure: Error | None = None
         self._lock: CheckpointLock | None = None
         self._topics: Topics | None = None
+        self._signatures: Signatures | None = None
         self._handover: Handover | None = None
         self._query: StreamingQuery | None = None
         self._progress: ProgressReader | None = None
@@ -86,7 +112,13 @@ class Sequencer:
         self._ready = False
         self._revivals = Patience(_REVIVALS_S, apart_s=_REVIVALS_S)
         self._broker = BrokerWatch(self._log)
-        self._batches = BatchLog(self._log, verbose=settings.verbose)
+        self._standstill = Standstill(self._log, settings.standstill_timeout_s)
+        owns_java = spark is None and not is_submitted()
+        self._watchdog = Watchdog(self, self._standstill, self._log, owns_java=owns_java)
+        self._on_abandoned = on_abandoned
+        self._step: str | None = None
+        self._newest: int | None = None
+        self._batches = BatchLog(self._log, verbose=settings.verbose, stood_s=self._standstill.take_longest_s)
 
     def __enter__(self) -> "Sequencer":
         self.start()
@@ -100,6 +132,7 @@ class Sequencer:
 
         Where Spark takes minutes for that it returns before; `sequencer ready` is logged when it is so.
         """
+        self._watchdog.start()
         try:
             self._prepare()
             self._begin_query()
@@ -107,10 +140,10 @@ class Sequencer:
                 self._begin_query()
         except BaseException as error:
             # Before Java is gone, which has to be asked for the reason.
-            told = explained(error, "the sequencer") if isinstance(error, Exception) else error
+            told = self._told(error) if isinstance(error, Exception) else error
             self._release()
             self._done.set()
-            if not self._stopping.is_set() or not isinstance(told, Error):
+            if not self._stopping.is_set() or not isinstance(told, Error) or told is self._watchdog.verdict:
                 raise told from (error.__cause__ if told is error else error)
             self._log.warning("stopped before it was ready", reason=told.what)
             return
@@ -135,6 +168,11 @@ class Sequencer:
         """Whether the broker did not answer when it was asked last; it is borne for a while."""
         return self._broker.is_away
 
+    @property
+    def stands_still_s(self) -> float:
+        """For how many seconds nothing has moved, once that was told; 0 while all is well. See `standstill`."""
+        return self._standstill.lasts_s
+
     def request_stop(self) -> None:
         """Asks for a stop without waiting for it; for signal handlers."""
         self._stopping.set()
@@ -143,7 +181,10 @@ class Sequencer:
 
     def _prepare(self) -> None:
         settings = self.settings
-        consumer_settings(settings.bootstrap_servers, settings.kafka)  # what it refuses is told before Spark starts
+        # What these refuse is told before Spark starts.
+        consumer_settings(settings.bootstrap_servers, settings.kafka)
+        self._signatures = read_signatures(settings.control_key_file, settings.domain)
+        self._snapshots = Snapshots(settings, self._log, keys=self._signatures.prints if self._signatures else ())
         if self._spark is None:
             prepare(settings.master)
         if settings.checkpoint_is_local:
@@ -158,15 +199,25 @@ class Sequencer:
         self._record, self._tails = borne(
             partial(self._preflight, self._topics), settings.broker_timeout_s, self._stopping
         )
+        settle(self._store, self._query_checkpoint())
 
     def _make_store(self) -> Store:
         if self.settings.checkpoint_is_local:
             return LocalStore(Path(self.settings.checkpoint_dir))
         return HadoopStore(self._session(), self.settings.checkpoint_dir)
 
+    @property
+    def _disks(self) -> tuple[str, ...]:
+        """Where this machine's part of the job writes."""
+        settings = self.settings
+        temporary = settings.spark.get("spark.local.dir", tempfile.gettempdir()).split(",")
+        return (settings.checkpoint_dir, *temporary) if settings.checkpoint_is_local else tuple(temporary)
+
     def _session(self) -> SparkSession:
         if self._spark is None:
-            self._spark = start_session(self.settings, inherited_fd=self._lock.fd if self._lock else None)
+            fd = self._lock.fd if self._lock else None
+            with self._within("the start of Spark"):
+                self._spark = start_session(self.settings, inherited_fd=fd, stopping=self._stopping)
         return self._spark
 
     def _preflight(self, topics: Topics) -> tuple[DomainRecord, Mapping[int, Tail]]:
@@ -184,6 +235,7 @@ class Sequencer:
             record = self._claimed(record, facts)
             topics.create(own for own in preflight.missing_own(settings, facts) if own.name not in record.topic_ids)
             record = self._without_gone(record, topics, {name: topic.topic_id for name, topic in facts.topics.items()})
+            record = self._without_lost(record, facts.topics, checkpoint, facts.written)
             record = self._admit(record, {name: facts.topics[name].topic_id for name in fit})
         return record, facts.written.tails
 
@@ -200,9 +252,18 @@ class Sequencer:
             checkpoint=checkpoint,
             written=read_written(settings, {name: len(topic.latest) for name, topic in found.items()}),
             claim=claim,
+            successor=self._successor(checkpoint) if settings.own_topics.control in found else None,
         )
         preflight.check(settings, facts)
         return facts
+
+    def _successor(self, checkpoint: CheckpointFacts) -> FirstClaim | None:
+        """The claim of a checkpoint that took the domain over, as far as batches have not read control."""
+        if checkpoint.record is None:
+            return None
+        control = self.settings.own_topics.control
+        reached = checkpoint.next_offsets.get(Source(control, checkpoint.record.own_ids.get(control, ""), 0), 0)
+        return claims.successor(self.settings, checkpoint.record, reached)
 
     def _with_own_topics(self, topics: Topics, facts: Facts) -> Facts:
         """The facts once the domain's own topics are there; another sequencer may have made some in the same moment,
@@ -217,8 +278,8 @@ class Sequencer:
 
     def _begin_domain(self, facts: Facts) -> DomainRecord:
         settings = self.settings
-        # The job never reads receipts, so another topic of that name is as good; a missing one is made at each start.
-        known = settings.own_topics.own() - {settings.own_topics.receipts}
+        # The job never reads these, so another topic of that name is as good; a missing one is made at each start.
+        known = settings.own_topics.own() - {settings.own_topics.receipts, settings.own_topics.state}
         ids = {name: topic.topic_id for name, topic in facts.topics.items() if name in known}
         record = DomainRecord.begin(settings, topics=preflight.first_topics(settings, facts), own_ids=ids)
         try:
@@ -260,6 +321,26 @@ class Sequencer:
         self._store.write(RECORD, record.encode())
         return record
 
+    def _without_lost(
+        self, record: DomainRecord, found: Mapping[str, TopicFacts], checkpoint: CheckpointFacts, written: Written
+    ) -> DomainRecord:
+        """The record with what retention has removed before it was stamped, written if it changed. A batch that is
+        planned, and takes some of that, is planned anew, or StateError.
+        """
+        if self.settings.on_data_loss == "fail":
+            return record
+        lost = preflight.losses(record, found, checkpoint.next_offsets)
+        if preflight.must_plan_anew(self.settings, record, lost, checkpoint, written):
+            self._store.remove(f"{QUERY}/offsets/{checkpoint.planned}")
+        for source, (begin, end) in sorted(lost.items()):
+            place = {"topic": source.topic, "id": source.topic_id, "partition": source.partition}
+            why = "removed from Kafka before they were stamped"
+            self._log.error("events lost", **place, first=begin, last=end - 1, reason=why)
+        if lost:
+            record = record.losing(lost)
+            self._store.write(RECORD, record.encode())
+        return record
+
     def _admit(self, record: DomainRecord, new: dict[str, str]) -> DomainRecord:
         """The record with these topics, and with the present list of those that decide ties; written if it changed."""
         admitted = record.admitting(new).ordering(self.settings.topic_order)
@@ -284,7 +365,7 @@ class Sequencer:
             if not self._stopping.is_set():
                 self._start_query(self._session())
         except (PySparkException, Py4JError) as error:
-            told, text = explained(error, "the sequencer"), text_of(error)
+            told, text = self._told(error), text_of(error)
             self._attempt(self._stop_query)
             self._revive_or_raise(told, text)
 
@@ -293,14 +374,17 @@ class Sequencer:
             return
         self._handover = Handover.make()
         self._handover.tell(self._record)
-        self._query = start_query(
-            spark,
-            self.settings,
-            self._record,
-            handover=self._handover,
-            tails=self._tails,
-            checkpoint=self._query_checkpoint(),
-        )
+        self._handover.give_seeds(read_seeds(self._store, self._record, self.settings.checkpoint_dir))
+        with self._within("the start of the query"):
+            self._query = start_query(
+                spark,
+                self.settings,
+                self._record,
+                handover=self._handover,
+                tails=self._tails,
+                signatures=self._signatures,
+                checkpoint=self._query_checkpoint(),
+            )
         self._progress = ProgressReader(self._query, self._handover.looks)
         self._await_ready(self._query)
 
@@ -312,6 +396,7 @@ class Sequencer:
         """Returns when it is ready, has ended or has to, or takes long."""
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while not self._look_if_ready(query) and query.isActive and not self._stopping.wait(_READY_POLL_S):
+            self._watchdog.require_movement()
             if time.monotonic() > deadline:
                 self._log.warning("the first batch takes long", waited_s=_READY_TIMEOUT_S)
                 return
@@ -322,7 +407,8 @@ class Sequencer:
         Of a new domain the first trigger is an empty batch, which also warms Spark up.
         """
         if not self._ready and query.isActive and self._is_first_trigger_over(query):
-            await_worker(self._session(), query)
+            with self._within("the start of the query"):
+                await_worker(self._session(), query)
             self._ready = True
             topics = sorted(self._record.event_topics)
             self._log.info(READY, topics=topics, checkpoint=self.settings.checkpoint_dir)
@@ -339,19 +425,27 @@ class Sequencer:
         look_at = time.monotonic() + self.settings.topic_poll_s
         try:
             while not self._stopping.wait(_ALIVE_POLL_S):
+                self._watchdog.require_movement()
                 self._report()
                 if not self._is_running():
                     self._begin_query()
                 elif time.monotonic() >= look_at or self._is_told_of_changes():
                     answered = self._broker.answers(self._look)
                     look_at = time.monotonic() + min(self.settings.topic_poll_s, math.inf if answered else _AWAY_POLL_S)
+                elif self._snapshots.is_due:
+                    self._broker.answers(self._see_to_snapshots)
         except Exception as error:
-            self._fail(explained(error, "the sequencer"))
+            self._fail(self._told(error))
         finally:
             try:
                 self._release()
             finally:
+                self._failure = self._failure or self._watchdog.verdict  # one that stood still at its end
                 self._done.set()
+
+    def _see_to_snapshots(self) -> None:
+        assert self._topics is not None
+        self._snapshots.see_to_it(self._record, self._store, self._topics)
 
     def _is_told_of_changes(self) -> bool:
         return self._handover is not None and self._handover.take_topics_changed()
@@ -376,13 +470,14 @@ class Sequencer:
         if not self._broker.answers(self._take_stock):
             return True
         if self._record != before:
-            self._log.warning("starting the query again", reason="a topic is gone")
+            self._log.warning("starting the query again", reason="a topic is gone, or events are")
         else:
-            self._revive_or_raise(error_from(text), text)
+            self._revive_or_raise(error_from(text, self._disks), text)
         return False
 
     def _revive_or_raise(self, error: Error, text: str) -> None:
         """Returns, after a pause, when the query may be started again; `text` is what Spark said."""
+        self._watchdog.require_movement()
         if is_passing(text) and self._revivals.bears(time.monotonic()):
             left_s = round(self._revivals.left_s)
             self._log.warning("starting the query again", reason=error.what, gives_up_in_s=left_s)
@@ -393,9 +488,15 @@ class Sequencer:
         raise error
 
     def _take_stock(self) -> None:
-        """Before the query starts again: which topics are gone, and what stamps hold by now."""
+        """Before the query starts again: which topics are gone, and events, and what stamps hold by now."""
+        assert self._topics is not None
         self._take_leave()
-        self._tails = read_written(self.settings, preflight.written_partitions(self.settings)).tails
+        written = read_written(self.settings, preflight.written_partitions(self.settings))
+        self._tails = written.tails
+        if self.settings.on_data_loss == "record":
+            checkpoint = read_checkpoint(self._store, self.settings.checkpoint_dir)
+            found = self._topics.facts(self._record.event_topics)
+            self._hand_over(self._without_lost(self._record, found, checkpoint, written))
 
     def _look(self) -> None:
         """Looks at the topics: of those that are gone leave is taken, one that became compacted is told, a new one is
@@ -448,6 +549,11 @@ class Sequencer:
             self._store.write(RECORD, record.encode())
             self._hand_over(record)
 
+    def _note_skipped(self, skipped: Sequence[Mapping[str, Any]]) -> None:
+        """Losses that have their place now."""
+        for loss in skipped:
+            self._log.error("loss recorded", topic=loss["topic"], id=loss["topic_id"], g=loss["g"], lost=loss["lost"])
+
     def _warn_of_compaction(self, topics: Topics) -> None:
         """Names once each topic that is read and has become compacted: what it removes unread is never stamped."""
         policies = topics.policies(self._record.event_topics)
@@ -469,15 +575,57 @@ class Sequencer:
         if not self._stopping.is_set():
             self._failure = error
 
+    def _told(self, error: Exception) -> Error:
+        """In totalorder's terms; a standstill that ended the job is the cause of what fails with it."""
+        return self._watchdog.verdict or explained(error, "the sequencer", self._disks)
+
+    # --- for its watch ------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _within(self, step: str) -> Iterator[None]:
+        """Within, a call to Spark takes its time."""
+        self._step = step
+        try:
+            yield
+        finally:
+            self._step = None
+
+    def ask(self) -> Status:
+        """See `watchdog.Watched`."""
+        return ask(self._query)
+
+    def step(self, status: Status) -> str | None:
+        """See `watchdog.Watched`."""
+        if self._step is not None or status.where is None:
+            return self._step
+        batch = "the first batch since the start" if self._newest is None else f"the batch behind batch {self._newest}"
+        return None if self.broker_is_away else f"{batch}, {status.where}"
+
+    def may_end(self, status: Status) -> bool:
+        """See `watchdog.Watched`: tasks of a cluster run elsewhere."""
+        assert self._spark is not None or not status.stages
+        master = self._spark.sparkContext.master if self._spark is not None else None
+        return not status.stages or is_local(master or self.settings.master)
+
+    def abandon(self, error: Error) -> None:
+        """See `watchdog.Watched`. The lock stays: what does not answer may wake up, and go on."""
+        self._failure = error
+        self._done.set()
+        self._on_abandoned(error)
+
     def _report(self) -> None:
         """Logs and counts the batches that have come to their end."""
         if self._progress is None:
             return
         for batch in self._progress.read():
             self._revivals.end()
-            self._count(batch.figures)
-            self._note_retired(batch.figures["retired"])
-            self._batches.add(batch)
+            self._snapshots.note(batch)
+            if batch.figures["is_batch"]:
+                self._newest = batch.figures["batch"]
+                self._count(batch.figures)
+                self._note_retired(batch.figures["retired"])
+                self._note_skipped(batch.figures["skipped"])
+                self._batches.add(batch)
         self._batches.say_if_due()
 
     def _count(self, figures: dict[str, Any]) -> None:
@@ -489,6 +637,7 @@ class Sequencer:
             events=before.events + figures["events"],
             controls=before.controls + figures["controls"],
             unroutable=before.unroutable + figures["unroutable"],
+            unsigned=before.unsigned + figures["unsigned"],
             g=figures["g_last"],
         )
 
@@ -513,6 +662,11 @@ class Sequencer:
             self._handover = None
 
     def _release(self) -> None:
+        with self._within("its end"):
+            self._end()
+        self._watchdog.stop()
+
+    def _end(self) -> None:
         for step in (
             self._stop_query,
             self._remove_handover,
@@ -545,16 +699,3 @@ class Sequencer:
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
-
-
-def explained(error: Exception, job: str) -> Error:
-    """What went wrong in a job that drives Spark, in totalorder's terms."""
-    if isinstance(error, Error):
-        return error
-    if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError or not is_told(error):
-        return Error(
-            "Spark's Java process has ended", remedy="Look at its log and at its memory; starting again is safe"
-        )
-    if isinstance(error, PySparkException | Py4JError):
-        return error_from(str(error))
-    return Error(f"{job} failed: {type(error).__name__}: {error}", remedy="Starting again is safe")

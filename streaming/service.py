@@ -1,14 +1,17 @@
 """The job as a process of its own: logging, signals, exit."""
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import NoReturn
 
 import structlog
 
 from totalorder.config import Settings
+from totalorder.errors import Error
 from totalorder.streaming.runner import Sequencer
 
 _WAIT_S = 0.5
@@ -17,11 +20,18 @@ _WAIT_S = 0.5
 def run_until_signal(settings: Settings) -> None:
     """Runs the job until SIGTERM or SIGINT, which end it in good order, or until it fails (raises totalorder.Error)."""
     configure_logging(settings.log_format)
-    sequencer = Sequencer(settings)
+    sequencer = Sequencer(settings, on_abandoned=_end_process)
     listen(sequencer.request_stop)
     sequencer.start()
     while not sequencer.wait(_WAIT_S):
         pass
+
+
+def _end_process(error: Error) -> NoReturn:
+    """From whatever thread: the main one may be in a call that does not return, and then never hears of it."""
+    sys.stderr.write(f"totalorder: {error}\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def listen(request_stop: Callable[[], None]) -> None:

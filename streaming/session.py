@@ -21,7 +21,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from totalorder.config import Settings
-from totalorder.errors import EnvironmentProblem
+from totalorder.errors import EnvironmentProblem, Error
 from totalorder.jars import jar_paths
 from totalorder.java import find_java
 from totalorder.streaming import installation
@@ -32,6 +32,7 @@ from totalorder.streaming.relay import relayed, without_dismissals
 STOP_TIMEOUT_MS = 30_000
 LOOPBACK = "127.0.0.1"
 _JAVA_END_S = 30
+_STOP_POLL_S = 0.1
 _LAST_LINES = 3
 _NOISE = re.compile(
     r"^(WARNING: Using incubator modules|Setting default log level|To adjust logging level|Using Spark's default)"
@@ -64,14 +65,23 @@ _SET_SPARKS_OWN = "org$apache$spark$internal$Logging$$defaultSparkLog4jConfig_$e
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
-def start_session(settings: Settings, *, inherited_fd: int | None = None) -> SparkSession:
+class StartStopped(Error):
+    """A stop was asked for while Spark started; its Java is gone."""
+
+    def __init__(self) -> None:
+        super().__init__("a stop was asked for while Spark started", remedy="Start again; nothing was begun")
+
+
+def start_session(
+    settings: Settings, *, inherited_fd: int | None = None, stopping: threading.Event | None = None
+) -> SparkSession:
     """A new session; under spark-submit in the Java that is there, else in a Java of its own.
 
     That Java is in a process session of its own, so that Ctrl-C in a terminal and a signal to the process group reach
     Python alone, which stops it in good order; it ends by itself when this process is gone (its standard input closes).
-    It inherits `inherited_fd`, the lock.
+    It inherits `inherited_fd`, the lock. StartStopped as soon as `stopping` is set while that Java starts.
     """
-    return _joined(settings) if is_submitted() else _launched(settings, inherited_fd)
+    return _joined(settings) if is_submitted() else _launched(settings, inherited_fd, stopping or threading.Event())
 
 
 @contextlib.contextmanager
@@ -120,11 +130,11 @@ def _joined(settings: Settings) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _quieten(conf, gateway.jvm)
     with _own_interrupt():
-        SparkContext.getOrCreate(conf)
+        _hush_accumulators(SparkContext.getOrCreate(conf))
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
 
-def _launched(settings: Settings, inherited_fd: int | None) -> SparkSession:
+def _launched(settings: Settings, inherited_fd: int | None, stopping: threading.Event) -> SparkSession:
     """A session in a Java that this process starts."""
     prepare(settings.master)
     os.environ["JAVA_HOME"] = str(find_java().path)
@@ -133,15 +143,50 @@ def _launched(settings: Settings, inherited_fd: int | None) -> SparkSession:
         gateway = _launch(conf, inherited_fd, said)
     try:
         obey()
-        with _own_interrupt():
+        with _own_interrupt(), _broken_off(gateway.proc, stopping):
             context = SparkContext(conf=conf, gateway=gateway)
-        spark = SparkSession(context)
-        if settings.checkpoint_is_local and is_local(settings.master):
-            _forget_hadoop_defaults(spark)
+            _hush_accumulators(context)
+            spark = SparkSession(context)
+            if settings.checkpoint_is_local and is_local(settings.master):
+                _forget_hadoop_defaults(spark)
     except BaseException:
         _end(gateway, gateway.proc)  # else that Java would go on, and hold the lock
         raise
     return spark
+
+
+def _hush_accumulators(context: Any) -> None:
+    """The job itself says that Java has ended: pyspark's server, to which Java sends sums, would print a trace."""
+    context._accumulatorServer.handle_error = lambda *_: None
+
+
+@contextlib.contextmanager
+def _broken_off(java: subprocess.Popen[bytes], stopping: threading.Event) -> Iterator[None]:
+    """Within, Java is ended as soon as `stopping` is set; StartStopped instead of what that leads to.
+
+    Nobody's data is in that Java yet. It is asked to end, so that it takes its temporary folders away.
+    """
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.is_set():
+            if stopping.wait(_STOP_POLL_S):
+                java.terminate()
+                return
+
+    watcher = threading.Thread(target=watch, name="totalorder-start", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception as error:
+        if stopping.is_set():
+            raise StartStopped from error
+        raise
+    finally:
+        is_over.set()
+        watcher.join()
+    if stopping.is_set():
+        raise StartStopped
 
 
 def _conf(settings: Settings) -> SparkConf:

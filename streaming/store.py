@@ -5,7 +5,10 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from totalorder.errors import SettingsError
 
 
 class Store(Protocol):
@@ -40,11 +43,15 @@ class LocalStore:
         path = self._root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        with open(aside, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
+        try:
+            with open(aside, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            aside.replace(path)
+        except OSError:  # on a full disk, half a file would take the room that is left
+            aside.unlink(missing_ok=True)
+            raise
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -69,9 +76,15 @@ class HadoopStore:
         self._root = root.rstrip("/")
         self._path = hadoop.Path
         configuration = spark._jsparkSession.sessionState().newHadoopConf()
-        location = self._path(self._root)
-        self._files = location.getFileSystem(configuration)
-        self._context = hadoop.FileContext.getFileContext(location.toUri(), configuration)
+        try:
+            location = self._path(self._root)
+            self._files = location.getFileSystem(configuration)
+            self._context = hadoop.FileContext.getFileContext(location.toUri(), configuration)
+        except Py4JJavaError as error:
+            raise SettingsError(
+                f"checkpoint_dir {self._root} is nothing that Spark reaches: {error.java_exception.getMessage()}",
+                remedy="Name a directory, or a URI of a file system of which Spark has the jars (--spark spark.jars=…)",
+            ) from None
         self._overwrite = gateway.new_array(hadoop.Options.Rename, 1)
         self._overwrite[0] = hadoop.Options.Rename.OVERWRITE
         self._read_all = gateway.jvm.org.apache.commons.io.IOUtils.toByteArray
@@ -88,7 +101,8 @@ class HadoopStore:
 
     def write(self, name: str, text: str) -> None:
         """Replaces the file by a rename that overwrites: one step on HDFS; an object store copies and deletes."""
-        target, aside = self._path(f"{self._root}/{name}"), self._path(f"{self._root}/_{name}.tmp")
+        target = self._path(f"{self._root}/{name}")
+        aside = self._path(target.getParent(), f"_{target.getName()}.tmp")
         stream = self._files.create(aside, True)
         try:
             stream.write(bytearray(text.encode()))

@@ -20,7 +20,7 @@ from totalorder.streaming.preflight import NewTopic, TopicFacts
 _UNKNOWN_TOPIC = 3
 _ATTEMPTS = 5
 _POLICY = "cleanup.policy"
-_OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts", "cuts"}
+_OWN_KINDS = {"control", "stamps", "grants", "positions", "receipts", "cuts", "state"}
 
 
 class Topics:
@@ -104,6 +104,10 @@ class Topics:
         }
         if wanted:
             self._call(self._create, wanted)
+
+    def trim(self, name: str, before: int) -> None:
+        """Removes the records of a topic of one partition that stand before an offset."""
+        self._call(self._admin.delete_records, {TopicPartition(name, 0): before})
 
     def _create(self, wanted: Mapping[str, Any]) -> None:
         for topic in self._admin.create_topics(wanted, raise_errors=False)["topics"]:

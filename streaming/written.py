@@ -15,8 +15,9 @@ _LOOK_BACK = 4
 """Records at a partition's end that are looked at: the last one may repeat an older batch, since the sink writes at
 least once."""
 _OLD = (
-    "State was lost, the checkpoint is an old copy, or another sequencer writes to this domain: restore the newest "
-    "checkpoint, or begin a new domain"
+    "State was lost, the checkpoint is an old copy, control_key_file has other keys than when that batch ran, or "
+    "another sequencer writes to this domain: restore the newest checkpoint or the keys, or make the checkpoint anew "
+    "by `totalorder recover`"
 )
 
 

@@ -6,10 +6,11 @@
             subscriber.ack(event)
 
 `Subscriber` is the application's side, `session` the work behind it, `transport` the seam to Kafka; the order itself is
-decided in totalorder.sequencer.delivery. Everything runs in the caller's thread.
+decided in totalorder.subscriber.delivery. Everything runs in the caller's thread.
 """
 
-from totalorder.subscriber.event import Event
+from totalorder.subscriber.batch import EventBatch
+from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.subscriber import Subscriber
 
-__all__ = ["Event", "Subscriber"]
+__all__ = ["Event", "EventBatch", "Lost", "Subscriber"]

@@ -1,6 +1,7 @@
 """What a Subscriber is given, looked at before anything is asked of a broker."""
 
 from collections.abc import Iterable
+from numbers import Real
 
 from totalorder.errors import SettingsError
 from totalorder.sequencer.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
@@ -38,6 +39,12 @@ def check_seconds(name: str, value: object, *, zero: bool = False) -> None:
         raise SettingsError(f"{name} = {value!r} is no number", remedy="Give seconds")
     if not (value >= 0 if zero else value > 0):
         raise SettingsError(f"{name} = {value} must be {'at least' if zero else 'more than'} 0")
+
+
+def check_timeout(timeout_s: object) -> None:
+    """Raises SettingsError for what is no time to wait: any number of seconds, of which less than 0 is 0."""
+    if not isinstance(timeout_s, Real) or timeout_s != timeout_s:
+        raise SettingsError(f"timeout_s = {timeout_s!r} is no number", remedy="Give seconds")
 
 
 def check_choice(name: str, value: object, *choices: str) -> None:

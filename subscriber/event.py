@@ -1,9 +1,9 @@
 """What the application gets."""
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple, cast
 
-from totalorder.sequencer.delivery_effects import Deliver, Tag
+from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Tag
 from totalorder.subscriber.transport import Record
 
 
@@ -12,8 +12,7 @@ class Event(NamedTuple):
 
     `g` is its index in the domain's one order, `n` its number within `topic`; `entries` are the clocks that its
     timestamp writes for the subscription's other topics. `tag` is "redelivered" when a former process may have
-    delivered it without acknowledging it, and "lost" when it stands for one that Kafka has no longer: then there is no
-    key, value or header, and the time is -1. `sequence` counts this process's deliveries: 1, 2, 3 …
+    delivered it without acknowledging it, else None. `sequence` counts this process's deliveries: 1, 2, 3 …
     `topic_id` is Kafka's id of `kafka_topic`: a topic that is deleted and created again has another, and begins with
     offset 0 once more.
     """
@@ -33,26 +32,76 @@ class Event(NamedTuple):
     tag: Tag | None
     sequence: int
 
+
+def events_of(block: Deliveries) -> Iterator[Event]:
+    """The events of a block whose handles are Kafka records."""
+    names, sources, through = block.names, block.sources, block.delivered_through
+    columns = (*block.rows.table[:4].tolist(), block.rows.each_gates(), cast("list[Record]", block.handles))
+    for sequence, (topic, n, g, number, gates, record) in enumerate(zip(*columns, strict=True), block.first):
+        source = sources[number]
+        yield Event(
+            names[topic],
+            source.topic,
+            source.topic_id,
+            source.partition,
+            record.offset,
+            record.key,
+            record.value,
+            record.headers,
+            record.timestamp_ms,
+            n,
+            g,
+            {names[other]: least for other, least in gates},
+            "redelivered" if g <= through else None,
+            sequence,
+        )
+
+
+class Lost(NamedTuple):
+    """What comes in the place of events that Kafka has no longer, with `on_lost="skip"`; acknowledge it like an event.
+
+    It has no value, key or header. Lost are the offsets from `first_offset` to `last_offset`, both included.
+
+    Either one event that was stamped (retention or a deletion removed it before this subscriber had it): `topic` and
+    `n` are the event's. Or what was lost before it was stamped, a gap that all subscribers see at the same `g`: then
+    `n` is None, since nobody knows how many events that were (transactions leave offsets that hold none), and `topic`
+    is None where keys or headers name topics, since they may have been of any. `tag` and `sequence` are as in Event.
+    """
+
+    topic: str | None
+    kafka_topic: str
+    topic_id: str
+    partition: int
+    first_offset: int
+    last_offset: int
+    n: int | None
+    g: int
+    tag: Tag | None
+    sequence: int
+
     @classmethod
-    def of(cls, effect: Deliver) -> "Event":
-        """The event of a Deliver effect whose handle is the Kafka record, None for one that is lost."""
-        record = effect.handle
-        if record is None:
-            record = Record(effect.source.topic, effect.source.partition, effect.offset, None, None, (), -1)
-        assert isinstance(record, Record)
+    def of(cls, effect: DeliverLost) -> "Lost":
+        """The notice of a DeliverLost effect."""
         return cls(
             topic=effect.topic,
             kafka_topic=effect.source.topic,
             topic_id=effect.source.topic_id,
             partition=effect.source.partition,
-            offset=record.offset,
-            key=record.key,
-            value=record.value,
-            headers=record.headers,
-            timestamp_ms=record.timestamp_ms,
-            n=effect.n,
+            first_offset=effect.begin,
+            last_offset=effect.end - 1,
+            n=effect.n or None,
             g=effect.g,
-            entries=effect.entries,
             tag=effect.tag,
             sequence=effect.sequence,
         )
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Handed = TypeVar("Handed", bound=Event | Lost, default=Event)
+else:
+    from typing import TypeVar
+
+    Handed = TypeVar("Handed")
+"""What a Subscriber hands out: a Lost may be among it with `on_lost="skip"` alone."""

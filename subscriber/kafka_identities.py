@@ -5,11 +5,8 @@ Kafka's ids are asked for before a topic is read, and behind each fetch before i
 """
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import NamedTuple, Protocol, Self
 
-from kafka import TopicPartition
-
-from totalorder.subscriber.kafka_reader import Reader
 from totalorder.subscriber.transport import Partition
 
 CERTAIN_S = 3.0
@@ -17,11 +14,56 @@ CERTAIN_S = 3.0
 ASK_AGAIN_S = 0.2
 
 
-class Identities:
-    """What a Reader reads by id. `another_consumer` makes one like the reader's; `clock` gives seconds."""
+class Place(NamedTuple):
+    """A partition of whichever topic has the name; equal to a client's own pair of both."""
 
-    def __init__(self, reader: Reader, another_consumer: Callable[[], Any], clock: Callable[[], float]) -> None:
-        self._reader, self._another_consumer, self._clock = reader, another_consumer, clock
+    topic: str
+    partition: int
+
+    @classmethod
+    def of(cls, partition: Partition) -> Self:
+        """Where a partition is read."""
+        return cls(partition.topic, partition.number)
+
+
+class Reading(Protocol):
+    """A consumer, and what it reads by name."""
+
+    @property
+    def next(self) -> Mapping[Place, int]:
+        """Of every partition that is read: the offset behind the last record that was returned."""
+        ...
+
+    def read(self, at: Place, offset: int) -> None:
+        """From `offset` on, unpaused, be it read already or not."""
+        ...
+
+    def stop(self, at: Place) -> None:
+        """Reads it no longer."""
+        ...
+
+    def pause(self, at: Place) -> None:
+        """Returns nothing of it until `resume`."""
+        ...
+
+    def resume(self, at: Place) -> None:
+        """Ends `pause`."""
+        ...
+
+    def is_paused(self, at: Place) -> bool:
+        """Whether it is."""
+        ...
+
+    def renew(self) -> None:
+        """Goes on with nothing that was fetched so far."""
+        ...
+
+
+class Identities:
+    """What a consumer reads by id. `clock` gives seconds."""
+
+    def __init__(self, reader: Reading, clock: Callable[[], float]) -> None:
+        self._reader, self._clock = reader, clock
         self._ids: dict[str, str] = {}
         """By name, the id of the topic whose partitions the reader reads."""
         self._used: dict[str, str] = {}
@@ -52,7 +94,7 @@ class Identities:
     def read(self, partition: Partition, offset: int) -> None:
         self._forget(partition)
         if self._ids.get(partition.topic) == partition.topic_id:
-            self._reader.read(_place(partition), offset)
+            self._reader.read(Place.of(partition), offset)
         else:
             self._waiting[partition] = offset
             self._ask_at = 0.0
@@ -62,23 +104,23 @@ class Identities:
         if partition in self._waiting:
             self._waiting[partition] = offset
         elif self._ids.get(partition.topic) == partition.topic_id:
-            self._reader.read(_place(partition), offset)
+            self._reader.read(Place.of(partition), offset)
 
     def stop(self, partition: Partition) -> None:
         self._forget(partition)
         if self._ids.get(partition.topic) == partition.topic_id:
-            self._reader.stop(_place(partition))
+            self._reader.stop(Place.of(partition))
 
     def pause(self, partition: Partition) -> None:
         if partition in self._waiting:
             self._paused.add(partition)
         elif self._ids.get(partition.topic) == partition.topic_id:
-            self._reader.pause(_place(partition))
+            self._reader.pause(Place.of(partition))
 
     def resume(self, partition: Partition) -> None:
         self._paused.discard(partition)
         if self._ids.get(partition.topic) == partition.topic_id:
-            self._reader.resume(_place(partition))
+            self._reader.resume(Place.of(partition))
 
     def vanished(self) -> list[Partition]:
         """Those that are gone; each is told once."""
@@ -96,7 +138,7 @@ class Identities:
                 self._suspend(name)
         admitted = [at for at in self._waiting if at.topic in names and present.get(at.topic) == at.topic_id]
         if any(self._used.get(at.topic, at.topic_id) != at.topic_id for at in admitted):
-            self._reader.renew(self._another_consumer())
+            self._reader.renew()
             self._used = dict(self._ids)
         for partition in admitted:
             self._admit(partition)
@@ -110,9 +152,9 @@ class Identities:
         offset, is_paused = self._waiting[partition], partition in self._paused
         self._forget(partition)
         self._ids[partition.topic] = self._used[partition.topic] = partition.topic_id
-        self._reader.read(_place(partition), offset)
+        self._reader.read(Place.of(partition), offset)
         if is_paused:
-            self._reader.pause(_place(partition))
+            self._reader.pause(Place.of(partition))
 
     def _suspend(self, name: str) -> None:
         """What is read of a topic waits until it is certain that it is gone, or was not."""
@@ -128,7 +170,3 @@ class Identities:
         self._waiting.pop(partition, None)
         self._missed_since.pop(partition, None)
         self._paused.discard(partition)
-
-
-def _place(partition: Partition) -> TopicPartition:
-    return TopicPartition(partition.topic, partition.number)

@@ -1,9 +1,11 @@
 """A consumer of kafka-python, and what it reads: told to it in one go, before it is polled."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kafka import TopicPartition
+
+from totalorder.subscriber.kafka_identities import Place
 
 LONGEST_WAIT_MS = 200
 _PARTITION_MS = 0.2
@@ -14,82 +16,87 @@ partitions it asks for keeps its share."""
 class Reader:
     """A consumer and the partitions that it reads."""
 
-    def __init__(self, consumer: Any, *, wait_ms: float | None = None) -> None:
+    def __init__(self, consumer: Any, another_consumer: Callable[[], Any], *, wait_ms: float | None = None) -> None:
         """`wait_ms`: for so long at least the broker holds a fetch, and longer where partitions are many; None: as the
-        consumer was told.
+        consumer was told. `another_consumer` makes one like it, for `renew`.
         """
-        self.consumer = consumer
+        self.consumer, self._another_consumer = consumer, another_consumer
         self._wait_ms = wait_ms
-        self.next: dict[TopicPartition, int] = {}
+        self.next: dict[Place, int] = {}
         """Of every partition that is read: the offset behind the last record that was returned."""
-        self._tell_from: dict[TopicPartition, int] = {}
+        self._tell_from: dict[Place, int] = {}
         """Where the consumer has yet to be told, or told again, to read from."""
-        self._paused: set[TopicPartition] = set()
+        self._paused: set[Place] = set()
         """Not assigned for the time being. The consumer's own pause() is of no use: kafka-python 3.0.12 parks what it
         has fetched of a paused partition, and after resume() may neither return it nor fetch again, for ever."""
         self._changed = False
         self.ids: dict[str, str] = {}
         """Kafka's ids of the topics that were read: one that is created again under its name has another."""
 
-    def read(self, at: TopicPartition, offset: int) -> None:
+    def read(self, at: Place, offset: int) -> None:
         self._tell_from[at] = self.next[at] = offset
         self._paused.discard(at)
         self._changed = True
 
-    def stop(self, at: TopicPartition) -> None:
+    def stop(self, at: Place) -> None:
         self._paused.discard(at)
         if at in self.next:
             del self.next[at]
             self._tell_from.pop(at, None)
             self._changed = True
 
-    def pause(self, at: TopicPartition) -> None:
+    def pause(self, at: Place) -> None:
         if at not in self._paused:
             self._tell_from[at] = self.next[at]
             self._paused.add(at)
             self._changed = True
 
-    def resume(self, at: TopicPartition) -> None:
+    def resume(self, at: Place) -> None:
         if at in self._paused:
             self._paused.discard(at)
             self._changed = True
 
-    def is_paused(self, at: TopicPartition) -> bool:
+    def is_paused(self, at: Place) -> bool:
         return at in self._paused
 
-    def renew(self, consumer: Any) -> None:
+    def renew(self) -> None:
         """Goes on with another consumer, and with nothing that the former one has fetched."""
-        former, self.consumer = self.consumer, consumer
+        former, self.consumer = self.consumer, self._another_consumer()
         self._tell_from = dict(self.next)
         self._changed = True
         former.close(autocommit=False, timeout_ms=0)
 
-    def poll(self, timeout_s: float) -> Mapping[TopicPartition, list[Any]]:
+    def poll(self, timeout_s: float) -> Mapping[Place, list[Any]]:
         self._tell()
         if not self.next and timeout_s == 0:
             return {}
-        found: Mapping[TopicPartition, list[Any]] = self.consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)))
+        polled = self.consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)))
+        found = {Place(*at): records for at, records in polled.items()}
         for at, records in found.items():
             self.next[at] = records[-1].offset + 1
             if at.topic not in self.ids and (found_id := self.consumer._cluster.topic_id(at.topic)) is not None:
                 self.ids[at.topic] = str(found_id)
         return found
 
-    def position(self, at: TopicPartition) -> int:
+    def position(self, at: Place) -> int:
         """The offset to be read next, gaps at the end included; asks nobody."""
         told = self._tell_from.get(at)
-        return told if told is not None else int(self.consumer.position(at, timeout_ms=0))
+        return told if told is not None else int(self.consumer.position(TopicPartition(*at), timeout_ms=0))
+
+    def positions_to_ask(self) -> dict[Place, int]:
+        """Of all that is read."""
+        return {at: self.position(at) for at in self.next}
 
     def _tell(self) -> None:
         """Hands what changed since the last poll to the consumer, in one go: each assignment walks all partitions."""
         if not self._changed:
             return
         active = [at for at in self.next if at not in self._paused]
-        self.consumer.assign(active)
+        self.consumer.assign([TopicPartition(*at) for at in active])
         for at in active:
             offset = self._tell_from.pop(at, None)
             if offset is not None:
-                self.consumer.seek(at, offset)
+                self.consumer.seek(TopicPartition(*at), offset)
         if self._wait_ms is not None:  # kafka-python 3.0.12 looks there whenever it sends a fetch
             self.consumer._fetcher.config["fetch_max_wait_ms"] = fetch_wait_ms(self._wait_ms, len(active))
         self._changed = False

@@ -4,6 +4,7 @@ import zlib
 
 from totalorder.errors import WireError
 from totalorder.sequencer.limits import MAX_TOPIC_CHARS
+from totalorder.subscriber.delivery.events import EventBlock
 from totalorder.subscriber.transport import Record
 
 
@@ -35,6 +36,13 @@ def _named(raw: bytes | None) -> str | None:
     return text if 0 < len(text) <= MAX_TOPIC_CHARS else None
 
 
-def crc_of(value: bytes | None) -> int:
-    """crc32 of an event's value; 0 for a null value."""
-    return 0 if value is None else zlib.crc32(value)
+def block_of(records: list[Record], topic_by: str) -> EventBlock:
+    """Records of one event partition for the delivery machine; crc32 of a null value is 0."""
+    return EventBlock(
+        offsets=[record.offset for record in records],
+        topics=[records[0].topic] * len(records)
+        if topic_by == "topic"
+        else [topic_of(record, topic_by) for record in records],
+        crcs=[0 if record.value is None else zlib.crc32(record.value) for record in records],
+        handles=list(records),
+    )

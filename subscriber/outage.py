@@ -1,12 +1,25 @@
-"""How long no broker has answered."""
+"""How long no broker has answered, or none has taken what is written."""
 
 import logging
 import time
+from typing import NamedTuple
 
 from totalorder.errors import BrokerUnavailable
 
 _LOG = logging.getLogger("totalorder.subscriber")
 _ASK_AFTER_S = 5.0
+
+
+class Words(NamedTuple):
+    """What is told of brokers: that none `does` so, or has `done` so, and what is to be looked at."""
+
+    does: str
+    done: str
+    check: str
+
+
+ANSWERS = Words("answers", "answered", "that it runs")
+TAKES = Words("takes records", "taken a record", "the topic's leader and its min.insync.replicas")
 
 
 class Outage:
@@ -15,11 +28,11 @@ class Outage:
     An absent broker looks like an idle one, so somebody has to ask now and then.
     """
 
-    def __init__(self, servers: str, bearable_s: float) -> None:
-        self._servers, self._bearable_s = servers, bearable_s
+    def __init__(self, servers: str, bearable_s: float, words: Words = ANSWERS) -> None:
+        self._servers, self._bearable_s, self._words = servers, bearable_s, words
         self._ask_after_s = min(_ASK_AFTER_S, bearable_s / 4)
         self._since: float | None = None
-        self._reason: Exception | None = None
+        self._reason: Exception | str | None = None
         self._told_at = time.monotonic()
         """When something was heard, or asked in vain, for the last time."""
 
@@ -37,24 +50,26 @@ class Outage:
         """The broker answered."""
         self._told_at = time.monotonic()
         if self._since is not None:
-            _LOG.warning(
-                "the Kafka broker at %s answers again, after %.0f s", self._servers, self._told_at - self._since
-            )
+            lasted_s = self._told_at - self._since
+            _LOG.warning("the Kafka broker at %s %s again, after %.0f s", self._servers, self._words.does, lasted_s)
             self._since = None
 
-    def missed(self, asked_at: float, reason: Exception | None) -> None:
+    def missed(self, asked_at: float, reason: Exception | str | None) -> None:
         """What was asked then was not answered. Raises BrokerUnavailable when that was borne for long enough."""
+        nobody_asked_s = asked_at - self._told_at
         self._told_at, self._reason = time.monotonic(), reason
-        if self._since is None:
+        if self._since is None or nobody_asked_s > self._bearable_s:
             self._since = asked_at
-            _LOG.warning("no Kafka broker at %s answers; it is waited for, %.0f s", self._servers, self.left_s)
+            said = "no Kafka broker at %s %s; it is waited for, %.0f s"
+            _LOG.warning(said, self._servers, self._words.does, self.left_s)
         self.raise_if_over()
 
     def raise_if_over(self) -> None:
         """Raises BrokerUnavailable when silence was borne for long enough, and somebody has asked just now."""
         if self._since is not None and self.left_s <= 0 and not self.wants_question:
             reason = f" ({self._reason})" if self._reason is not None else ""
+            _, done, check = self._words
             raise BrokerUnavailable(
-                f"no Kafka broker at {self._servers} has answered for {time.monotonic() - self._since:.0f} s{reason}",
-                remedy="Check that it runs; a new subscriber goes on after what was acknowledged",
+                f"no Kafka broker at {self._servers} has {done} for {time.monotonic() - self._since:.0f} s{reason}",
+                remedy=f"Check {check}; a new subscriber goes on after what was acknowledged",
             )

@@ -1,21 +1,49 @@
 """What was handed to the application, kept until Kafka has the receipts."""
 
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from totalorder.sequencer.receipts import Receipts, encode_receipts
 from totalorder.sequencer.stamps import Source
-from totalorder.subscriber.event import Event
+from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost
+from totalorder.subscriber.delivery.rows import groups
 from totalorder.subscriber.transport import Partition, Transport
 
+T = TypeVar("T")
+Ints = npt.NDArray[np.int64]
 _SEND_AFTER_S = 1.0
 _MOST = 10_000
 
 
-_COLUMNS = ("generation", "sequence", "topic", "source", "offset", "n", "g", "redelivered", "delivered_ms")
-"""Of Receipts."""
+class _Span(NamedTuple):
+    """Deliveries that follow each other and were handed out in the same ms.
+
+    `columns` has a line each for topic, n, g, source, offset; the first and the fourth are numbers in `names` and
+    `sources`. Payloads are not kept.
+    """
+
+    columns: Ints
+    names: Mapping[int, str]
+    sources: Sequence[Source]
+    generation: int
+    first: int
+    delivered_through: int
+    lost: bool
+    delivered_ms: int
+
+    @classmethod
+    def of(cls, item: Deliveries | DeliverLost, start: int, end: int, generation: int, delivered_ms: int) -> "_Span":
+        """Events `start` to before `end` of a block; or a loss, whatever they are."""
+        if isinstance(item, Deliveries):
+            columns, first = item.rows.table[:5, start:end], item.first + start
+            through, lost = item.delivered_through, False
+            return cls(columns, item.names, item.sources, generation, first, through, lost, delivered_ms)
+        columns = np.array([[0], [item.n], [item.g], [0], [item.begin]], dtype=np.int64)
+        names, through = {0: item.topic or item.source.topic}, item.g if item.tag else 0
+        return cls(columns, names, [item.source], generation, item.sequence, through, True, delivered_ms)
 
 
 class Journal:
@@ -37,71 +65,104 @@ class Journal:
         self._transport, self._domain, self._id, self._nonce = transport, domain, id, nonce
         self._clock, self._wall_clock = clock, wall_clock
         self._partition: Partition | None = None
-        self._waiting = array("q")
-        """Row after row. As objects that live for a second they would be most of what collections of garbage walk."""
-        self._topics: dict[str, int] = {}
-        self._sources: dict[Source, int] = {}
+        self._waiting: list[_Span] = []
+        self._count = 0
+        self._last: tuple[Deliveries | DeliverLost, int, int, int, int] | None = None
+        """The span that may still grow, not yet in `_waiting`: its block, start and end in it, generation and ms."""
         self._send_at = 0.0
 
     def open(self, partition: Partition) -> None:
         """From now on deliveries are kept, and their receipts sent to `partition`."""
         self._partition = partition
 
-    def note(self, event: Event, generation: int) -> None:
-        """The event is handed out now, under the process's `generation`."""
+    def note(self, item: Deliveries | DeliverLost, start: int, end: int, generation: int) -> None:
+        """Events `start` to before `end` of a block, or a loss, are handed out now under the process's `generation`."""
         if self._partition is None:
             return
-        source = Source(event.kafka_topic, event.topic_id, event.partition)
-        if not self._waiting:
+        if not self._count:
             self._send_at = self._clock() + _SEND_AFTER_S
-        self._waiting.extend(
-            (
-                generation,
-                event.sequence,
-                self._topics.setdefault(event.topic, len(self._topics)),
-                self._sources.setdefault(source, len(self._sources)),
-                event.offset,
-                event.n,
-                event.g,
-                event.tag is not None,
-                int(self._wall_clock() * 1000),
-            )
-        )
+        self._count += end - start
+        now_ms = int(self._wall_clock() * 1000)
+        if self._last is not None:
+            block, begin, *rest = self._last
+            if block is item and rest == [start, generation, now_ms]:
+                self._last = block, begin, end, generation, now_ms
+                return
+            self._close_span()
+        self._last = item, start, end, generation, now_ms
+
+    def _close_span(self) -> None:
+        if self._last is not None:
+            self._waiting.append(_Span.of(*self._last))
+            self._last = None
 
     @property
     def due(self) -> bool:
         """Whether it is time to send: the first that waits has waited long enough."""
-        return bool(self._waiting) and self._clock() >= self._send_at
+        return bool(self._count) and self._clock() >= self._send_at
 
     @property
     def full(self) -> bool:
         """Whether no more may wait."""
-        return len(self._waiting) >= _MOST * len(_COLUMNS)
+        return self._count >= _MOST
 
     def send(self, timeout_s: float | None = None) -> None:
         """Sends all that waits; after BrokerUnavailable all is kept, and due again a little later."""
-        if self._partition is None or not self._waiting:
+        if self._partition is None or not self._count:
             return
+        self._close_span()
         try:
             for record in encode_receipts(self._receipts()):
                 self._transport.send(
                     self._partition, self._id.encode(), record.value, headers=record.headers, timeout_s=timeout_s
                 )
-            del self._waiting[:]
-            self._topics.clear()
-            self._sources.clear()
+            self._waiting.clear()
+            self._count = 0
         finally:
             self._send_at = self._clock() + _SEND_AFTER_S
 
     def _receipts(self) -> Receipts:
-        rows = np.array(self._waiting, dtype=np.int64).reshape(-1, len(_COLUMNS))
-        columns = dict(zip(_COLUMNS, rows.T, strict=True))
+        spans, topics, sources = self._waiting, _Directory[str](), _Directory[Source]()
+        sizes = [span.columns.shape[1] for span in spans]
+        columns = np.concatenate([span.columns for span in spans], axis=1)
+        firsts = np.repeat([span.first for span in spans], sizes)
+        within = np.arange(len(firsts)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return Receipts(
             domain=self._domain,
             id=self._id,
             nonce=self._nonce,
-            topics=tuple(self._topics),
-            sources=tuple(self._sources),
-            redelivered=columns.pop("redelivered").astype(np.bool_),
-            **columns,
+            topic=topics.places([(span.columns[0], span.names) for span in spans]),
+            source=sources.places([(span.columns[3], span.sources) for span in spans]),
+            topics=topics.values,
+            sources=sources.values,
+            generation=np.repeat([span.generation for span in spans], sizes),
+            sequence=firsts + within,
+            n=columns[1],
+            g=columns[2],
+            offset=columns[4],
+            redelivered=columns[2] <= np.repeat([span.delivered_through for span in spans], sizes),
+            lost=np.repeat([span.lost for span in spans], sizes),
+            delivered_ms=np.repeat([span.delivered_ms for span in spans], sizes),
         )
+
+
+class _Directory(Generic[T]):
+    """Values that a column has places of."""
+
+    def __init__(self) -> None:
+        self._places: dict[T, int] = {}
+
+    @property
+    def values(self) -> tuple[T, ...]:
+        """In the order of their places."""
+        return tuple(self._places)
+
+    def places(self, columns: Iterable[tuple[Ints, Mapping[int, T] | Sequence[T]]]) -> Ints:
+        """The places of what columns of numbers stand for, one column after another."""
+        found = []
+        for numbers, values in columns:
+            column = np.empty(len(numbers), dtype=np.int64)
+            for number, at in groups(numbers):
+                column[at] = self._places.setdefault(values[number], len(self._places))
+            found.append(column)
+        return np.concatenate(found)

@@ -10,11 +10,13 @@ from totalorder.sequencer.control import (
     Grant,
     Rejection,
     Renew,
+    Renewed,
     Request,
     Unsubscribe,
     encode_request,
 )
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.signing import Signer
 from totalorder.subscriber.transport import Partition, Transport
 
 _ATTEMPTS = 5
@@ -32,12 +34,18 @@ class Requests:
         domain: str,
         nonce: str,
         wait: Callable[[], None],
+        signer: Signer | None = None,
     ) -> None:
-        """`wait` lets answers come to `note`; it raises when it has waited long enough."""
+        """`wait` lets answers come to `note`; it raises when it has waited long enough. `signer` signs what is asked,
+        where the domain wants that.
+        """
+        self._signer = signer
         self._transport, self._id, self._nonce, self._wait = transport, id, nonce, wait
         self._control = Partition(DomainTopics(domain=domain).control, 0)
         self.latest = 0
         """The newest generation of the id that any process holds or held."""
+        self._held = 0
+        """The newest generation that this process was granted."""
         self.vacant = True
         """Whether the id is owed nothing but by a request of this process that waits: it never held a subscription, or
         ended its last one."""
@@ -52,7 +60,15 @@ class Requests:
         """Whether a later control record was answered, which comes after the answer to ours."""
 
     def note(self, answer: Answer) -> None:
-        """Remembers what an answer says about the id's generation and the request that waits."""
+        """Remembers what an answer says about the id's generation and the request that waits.
+
+        Fenced where another process renews what it was granted later: its grant itself may be gone. Compaction keeps
+        the last one of an id, which is an older one where a job that was replaced has written that once more.
+        """
+        if isinstance(answer, Renewed) and answer.id == self._id:
+            self.latest = max(self.latest, answer.generation)
+            if answer.nonce != self._nonce and answer.generation > self._held > 0:
+                raise self.fenced(answer.generation)
         if self._asked is not None and self._asked[1] >= 0:
             self._passed |= answer.offset > self._asked[1]
         if isinstance(answer, Grant | Ended | Rejection) and answer.id == self._id:
@@ -66,6 +82,8 @@ class Requests:
 
     def _note_link(self, answer: Grant | Ended) -> None:
         own = answer.nonce == self._nonce
+        if own and isinstance(answer, Grant):
+            self._held = answer.generation
         if own:
             self._lapsed = answer.g if isinstance(answer, Ended) and answer.reason == "expired" else 0
         if not (own and isinstance(answer, Grant)):
@@ -109,7 +127,7 @@ class Requests:
         """The answer; None when the log of grants went on without it, since compaction left a newer one."""
         # Also a send that fails, or is interrupted, may have written it.
         self._outcome, self._passed, self._asked = None, False, (generation, -1)
-        self._asked = generation, self._transport.send(self._control, self._id.encode(), encode_request(request))
+        self._asked = generation, self._send(request)
         while self._outcome is None and not self._passed:
             self._wait()
         return self._outcome
@@ -141,9 +159,14 @@ class Requests:
             return
         request = Unsubscribe(id=self._id, generation=self._asked[0] + 1, nonce=self._nonce)
         with suppress(BrokerUnavailable):  # nothing more can be done; the lease will end it
-            self._transport.send(self._control, self._id.encode(), encode_request(request), timeout_s=timeout_s)
+            self._send(request, timeout_s)
 
     def renew(self, generation: int, timeout_s: float) -> None:
         """Asks for a longer lease; its answer is not waited for."""
         request = Renew(id=self._id, generation=generation, nonce=self._nonce)
-        self._transport.send(self._control, self._id.encode(), encode_request(request), timeout_s=timeout_s)
+        self._send(request, timeout_s)
+
+    def _send(self, request: Request, timeout_s: float | None = None) -> int:
+        """Where it stands on control."""
+        value = encode_request(request, self._signer)
+        return self._transport.send(self._control, self._id.encode(), value, timeout_s=timeout_s)

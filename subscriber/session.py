@@ -5,10 +5,11 @@ alone. Nothing here runs by itself: `pump` is called by whoever waits for events
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 from totalorder.errors import (
     BrokerUnavailable,
@@ -17,10 +18,16 @@ from totalorder.errors import (
     SubscriptionEnded,
 )
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Subscribe, Unsubscribe, decode_answer
-from totalorder.sequencer.delivery import GONE, Delivery
-from totalorder.sequencer.delivery_effects import (
-    Deliver,
+from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Skipped, Subscribe, Unsubscribe, decode_answer
+from totalorder.sequencer.names import DomainTopics, stamps_partition
+from totalorder.sequencer.position import Position
+from totalorder.sequencer.signing import Signer
+from totalorder.sequencer.stamps import Source
+from totalorder.subscriber.batch import EventBatch
+from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
+from totalorder.subscriber.delivery.effects import (
+    Deliveries,
+    DeliverLost,
     Effect,
     Finished,
     Granted,
@@ -34,18 +41,19 @@ from totalorder.sequencer.delivery_effects import (
     StopStamps,
     Switched,
 )
-from totalorder.sequencer.names import DomainTopics, stamps_partition
-from totalorder.sequencer.position import Position
-from totalorder.sequencer.stamps import Source
-from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
-from totalorder.subscriber.event import Event
-from totalorder.subscriber.naming import crc_of, topic_of
+from totalorder.subscriber.delivery.events import GONE
+from totalorder.subscriber.delivery.machine import Delivery
+from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.positions import Positions
+from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 _WAIT_S = 0.2
+_PLACE = itemgetter(*map(Record._fields.index, ("topic", "partition", "topic_id")))
+"""Where a record comes from."""
 _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _REFRESH_S = 60.0
@@ -55,6 +63,7 @@ _RECEIPTS_REMEDY = (
     "receipts=False (--no-receipts)"
 )
 _PROMISE_S = 0.1
+_MOST_AHEAD = 1 << 20
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
 
@@ -73,6 +82,7 @@ class SessionSettings:
     begin_anew: bool = False
     skips_lost: bool = False
     receipts: bool = True
+    control_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_name(self.id, self.domain)
@@ -81,6 +91,11 @@ class SessionSettings:
         check_seconds("save_interval_s", self.save_interval_s, zero=True)
         check_count("max_buffered", self.max_buffered)
         check_count("max_waiting", self.max_waiting)
+        self.signer()
+
+    def signer(self) -> Signer | None:
+        """Who signs what is asked; SettingsError where the key is none of this id."""
+        return Signer(key=self.control_key, domain=self.domain, signer=self.id) if self.control_key else None
 
 
 class Session:
@@ -95,7 +110,7 @@ class Session:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
     ) -> None:
-        self.ready: deque[Deliver] = deque()
+        self.ready = Ready()
         self.finished: Finished | None = None
         self.generation = 0
         """Of this process, 0 before its first grant."""
@@ -112,9 +127,11 @@ class Session:
         self._grants = Partition(self._names.grants, 0)
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
         self._history: list[Answer] | None = []
-        """Answers that came before there was a machine for this process: those of the id, those on topics that were
-        retired, and the last of all."""
-        self._requests = Requests(transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await)
+        """Answers that came before there was a machine for this process: those of the id, those on what nobody is owed
+        any more, and the last of all."""
+        self._requests = Requests(
+            transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await, signer=settings.signer()
+        )
         self._deadline = 0.0
         self._journal = Journal(
             transport, domain=settings.domain, id=settings.id, nonce=nonce, clock=clock, wall_clock=wall_clock
@@ -130,6 +147,8 @@ class Session:
         """How far events may be handed out, and were."""
         self._handed_before = 0
         self._promised_at = -math.inf
+        self._pumped_s = 0.0
+        """Of the time since then: events were waited for, and ordered."""
         self._ahead = 1
         """So many events that are ready are promised at a time: what the application takes in `_PROMISE_S`."""
 
@@ -223,19 +242,20 @@ class Session:
     def _read_through(self, partition: Partition) -> list[Record]:
         """All records of a partition up to its present end, but for answers: these go where they belong.
 
-        It stays read, and others that are read go on.
+        It stays read, and others that are read go on. The end is asked for until it stands still: compaction may have
+        taken what lay before it, for the sake of a newer record behind it.
         """
-        end = self._transport.end_offsets([partition])[partition]
         self._transport.read(partition, self._transport.beginning_offsets([partition])[partition])
         records: list[Record] = []
-        while self._transport.position(partition) < end:
-            if self._clock() >= self._deadline:
-                raise self._no_sequencer(f"{partition.topic} could not be read to its end")
-            for record in self._transport.poll(_WAIT_S):
-                if record.topic == self._names.grants:
-                    self._dispatch(record)
-                else:
-                    records.append(record)
+        while self._transport.position(partition) < (end := self._transport.end_offsets([partition])[partition]):
+            while self._transport.position(partition) < end:
+                if self._clock() >= self._deadline:
+                    raise self._no_sequencer(f"{partition.topic} could not be read to its end")
+                for record in self._transport.poll(_WAIT_S):
+                    if record.topic == self._names.grants:
+                        self._dispatch([record])
+                    else:
+                        records.append(record)
         return records
 
     def _stamps_ends(self) -> dict[int, int]:
@@ -317,25 +337,29 @@ class Session:
     def pump(self, timeout_s: float) -> None:
         """Reads what has come, for at most `timeout_s` when nothing has; does what is due by time."""
         self._keep()
-        self._pump_at = self._clock() + _NEWS_S
+        begun = self._clock()
+        self._pump_at = begun + _NEWS_S
         self._throttle()
         self._moved.clear()
         records = self._records(timeout_s)
         gone = [at for at in self._transport.vanished() if self._event_partitions.pop(at.source, None) is not None]
-        for record in records:
-            if not self._moved or record.at not in self._moved:
-                self._dispatch(record)
+        for _, run in groupby(records, _PLACE):
+            self._dispatch(list(run))
         # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
         records.clear()
         for partition in gone:
             self._apply(self._machine.gone(partition.source, GONE))
+        self._pumped_s += self._clock() - begun
 
     def _records(self, timeout_s: float) -> list[Record]:
-        """What has come; where events are lost and that is to be borne, reading goes on behind them."""
+        """What has come. Where Kafka has removed something of events, reading goes on behind it.
+
+        The machine knows whether an event was lost that is owed: what is gone may be of others, or no event at all.
+        """
         try:
             return self._transport.poll(timeout_s)
         except EventsLost as error:
-            if not self._machine.skips_lost or not error.gone or error.gone.keys() - self._event_partitions.keys():
+            if not error.gone or error.gone.keys() - self._event_partitions.keys():
                 raise
             for place, offset in error.gone.items():
                 source = Source(*place)
@@ -377,38 +401,63 @@ class Session:
             # Nothing is lost by being late. How long an outage is borne, poll decides.
             pass
 
-    def hand_out(self) -> Event | None:
+    def hand_out(self) -> Event | Lost | None:
         """The next event that is ready, for the application; None while Kafka does not answer."""
-        if self.ready[0].g > self._allowed_g and not self._promise():
+        if self.ready.front.g > self._allowed_g and not self._promise():
             return None
-        event = Event.of(self.ready.popleft())
+        event, item, at = self.ready.pop()
         self.handed, self._handed_g = event.sequence, max(self._handed_g, event.g)
-        if event.tag != "lost":
-            self._journal.note(event, self.generation)
+        self._journal.note(item, at, at + 1, self.generation)
         return event
 
+    def hand_out_batch(self, most: int) -> EventBatch[Any]:
+        """At most `most` of the next events that are ready; none while Kafka does not answer."""
+        if self.ready.first_g > self._allowed_g and not self._promise(most):
+            return EventBatch((), ())
+        lost: list[Lost] = []
+        parts: list[Deliveries] = []
+        while most > 0 and (item := self.ready.take(most, self._allowed_g, events_only=bool(parts))) is not None:
+            size = 1 if isinstance(item, DeliverLost) else len(item)
+            if isinstance(item, DeliverLost):
+                lost.append(Lost.of(item))
+                self._handed_g = max(self._handed_g, item.g)
+            else:
+                parts.append(item)
+                self._handed_g = max(self._handed_g, int(item.rows.g.max()))
+            self._journal.note(item, 0, size, self.generation)
+            most -= size
+        batch = EventBatch(tuple(lost), parts)
+        self.handed = max(self.handed, batch.sequence)
+        return batch
+
     def _suit_pace(self) -> None:
-        """A promise costs some milliseconds, and what it covers is flagged after a crash: so it covers a while."""
+        """A promise costs some milliseconds, and what it covers is flagged after a crash: so it covers a while.
+
+        How long events were waited for does not count: an application that takes a batch at once needs one promise.
+        """
         now = self._clock()
-        took_s, handed = now - self._promised_at, self.handed - self._handed_before
-        self._ahead = max(1, math.ceil(handed * _PROMISE_S / took_s)) if took_s > 0 else 2 * self._ahead
-        self._promised_at, self._handed_before = now, self.handed
+        took_s, handed = now - self._promised_at - self._pumped_s, self.handed - self._handed_before
+        most = min(_MOST_AHEAD, 2 * max(self._ahead, handed))
+        self._ahead = max(1, math.ceil(min(most, handed * _PROMISE_S / took_s))) if took_s > 0 else most
+        self._promised_at, self._handed_before, self._pumped_s = now, self.handed, 0.0
 
     def _next_g(self) -> int:
         """How far the next events go that are promised together."""
-        return max((deliver.g for deliver in islice(self.ready, self._ahead)), default=0)
+        return self.ready.max_g(self._ahead)
 
-    def _promise(self) -> bool:
+    def _promise(self, least: int = 1) -> bool:
         """Sees to it that the next events may be handed out, and that the id is still this process's.
 
-        First the promise is put on the log, then grants are read to their end. A process that takes over is granted
-        first, then looks for promises: so it sees this one, or this process sees its grant, and stops.
+        It covers `least` events, or more. First the promise is put on the log, then grants are read to their end. A
+        process that takes over is granted first, then looks for promises: so it sees this one, or this process sees its
+        grant, and stops.
         """
         self._suit_pace()
+        self._ahead = max(self._ahead, least)
         saved = self._positions.saved
         assert saved is not None, "a position is saved at each grant"
         try:
-            if self.ready[0].g > self._positions.promised:
+            if self.ready.first_g > self._positions.promised:
                 # What is acknowledged meanwhile would need receipts first, and is saved in its own time.
                 self._write_position(saved, self._next_g(), _TIMED_SEND_S)
         except BrokerUnavailable:
@@ -421,14 +470,17 @@ class Session:
         return False
 
     def _still_holds(self) -> bool:
-        """Reads grants to their present end, which raises Fenced at another process's; False while Kafka is silent."""
-        deadline = self._clock() + _TIMED_SEND_S
+        """Reads grants to their present end, which raises Fenced at another process's; False while Kafka is silent.
+
+        The end must stand still, as when anything is read through.
+        """
+        deadline, grants = self._clock() + _TIMED_SEND_S, self._grants
         try:
-            end = self._transport.end_offsets([self._grants], once=True)[self._grants]
-            while self._transport.position(self._grants) < end:
-                if self._clock() >= deadline:
-                    return False
-                self.pump(_WAIT_S)
+            while self._transport.position(grants) < (end := self._transport.end_offsets([grants], once=True)[grants]):
+                while self._transport.position(grants) < end:
+                    if self._clock() >= deadline:
+                        return False
+                    self.pump(_WAIT_S)
         except BrokerUnavailable:
             return False
         return True
@@ -439,19 +491,20 @@ class Session:
         if self._settings.save_interval_s == 0:
             self.save()
 
-    def _dispatch(self, record: Record) -> None:
-        if record.topic == self._names.grants:
-            if record.value is not None:
+    def _dispatch(self, records: list[Record]) -> None:
+        """Takes records of one partition that have come, unless it is read from elsewhere on meanwhile."""
+        topic, at = records[0].topic, records[0].at
+        if topic not in (self._names.grants, self._names.stamps):
+            if at not in self._moved:
+                self._apply(self._machine.events(at.source, block_of(records, self._machine.topic_by)))
+            return
+        for record in records:
+            if at in self._moved:
+                break
+            if topic == self._names.stamps:
+                self._stamps_record(record)
+            elif record.value is not None:
                 self._answered(decode_answer(record.value))
-        elif record.topic == self._names.stamps:
-            self._stamps_record(record)
-        else:
-            topic = topic_of(record, self._machine.topic_by)
-            self._apply(
-                self._machine.event(
-                    source=record.at.source, offset=record.offset, topic=topic, crc=crc_of(record.value), handle=record
-                )
-            )
 
     def _stamps_record(self, record: Record) -> None:
         assembler = self._assemblers.get(record.partition)
@@ -464,7 +517,11 @@ class Session:
 
     def _answered(self, answer: Answer) -> None:
         self._requests.note(answer)
-        if isinstance(answer, Grant) and answer.nonce == self._nonce:
+        if (
+            isinstance(answer, Grant)
+            and answer.nonce == self._nonce
+            and (self.grant is None or answer.g > self.grant.g)
+        ):
             self.grant = answer
         if self._history is None:
             self._apply(self._machine.answer(answer))
@@ -475,11 +532,11 @@ class Session:
 
     def _is_lasting(self, answer: Answer) -> bool:
         """Whether a machine that is made later must know of it, though others come after it."""
-        return answer.id == self._settings.id or isinstance(answer, Retired)
+        return answer.id == self._settings.id or isinstance(answer, Retired | Skipped)
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Deliver):
+            if isinstance(effect, Deliveries | DeliverLost):
                 self.ready.append(effect)
             elif isinstance(effect, Granted):
                 self._granted(effect)

@@ -1,10 +1,13 @@
 """One real broker for the whole run, started when the first test asks for it."""
 
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Generator, Iterator
 
 import pytest
 from hypothesis import settings
 from kafka import KafkaAdminClient
+from kafka.errors import InvalidReplicationFactorError
+from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
@@ -14,6 +17,22 @@ NewTopic = Callable[..., str]
 # The speed of a machine is nobody's fault; a failing example prints what repeats it.
 settings.register_profile("totalorder", deadline=None, print_blob=True)
 settings.load_profile("totalorder")
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Commands that a test runs within this process leave handlers of signals, and what is forked later has them too:
+    a process that does not end by SIGTERM, for one.
+    """
+    former = {number: signal.getsignal(number) for number in _SIGNALS}
+    try:
+        return (yield)
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +60,15 @@ def unique_name(_unique: Iterator[int]) -> Callable[[str], str]:
     return lambda stem: f"{stem}-{next(_unique)}"
 
 
+def _is_made(admin: KafkaAdminClient, name: str, partitions: int, configs: dict[str, str]) -> bool:
+    """False where no broker can take the topic just now: a machine that stood still has had its broker fenced."""
+    try:
+        admin.create_topics({name: {"num_partitions": partitions, "configs": configs}})
+    except InvalidReplicationFactorError:
+        return False
+    return True
+
+
 @pytest.fixture
 def new_topic(kafka_admin: KafkaAdminClient, unique_name: Callable[[str], str]) -> NewTopic:
     """`new_topic("orders", partitions=2, **configs)` makes a topic of its own on the shared broker; returns its name.
@@ -51,7 +79,7 @@ def new_topic(kafka_admin: KafkaAdminClient, unique_name: Callable[[str], str]) 
     def make(stem: str = "topic", *, partitions: int = 1, **configs: str) -> str:
         name = unique_name(stem)
         settings = {key.replace("_", "."): value for key, value in configs.items()}
-        kafka_admin.create_topics({name: {"num_partitions": partitions, "configs": settings}})
+        wait_until(lambda: _is_made(kafka_admin, name, partitions, settings), f"topic {name} is made")
         kafka_admin.wait_for_topics([name])
         return name
 

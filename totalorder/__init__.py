@@ -25,7 +25,12 @@ if TYPE_CHECKING:
         SubscriptionEnded as SubscriptionEnded,
         WireError as WireError,
     )
-    from totalorder.subscriber import Event as Event, Subscriber as Subscriber
+    from totalorder.subscriber import (
+        Event as Event,
+        EventBatch as EventBatch,
+        Lost as Lost,
+        Subscriber as Subscriber,
+    )
 
 __version__ = "0.1.0"
 
@@ -47,7 +52,9 @@ _ERRORS = (
 )
 _HOMES = {
     "Event": "totalorder.subscriber",
+    "EventBatch": "totalorder.subscriber",
     "LocalBroker": "totalorder.broker",
+    "Lost": "totalorder.subscriber",
     "Subscriber": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 

@@ -29,6 +29,7 @@ _GUARD = Path(__file__).with_name("_guard.py")
 _LOGGING = Path(__file__).with_name("data") / "broker-log4j2.properties"
 _STOP_GRACE_S = 20.0
 _TAIL_LINES = 25
+_FULL_BYTES = 1 << 20
 # Below the range that the system takes for outgoing connections: a port found free stays free over a restart.
 _FREE_PORTS = range(20_000, 30_000)
 _PORT_TRIES = 200
@@ -61,6 +62,10 @@ _DEFAULTS = {
     # A laptop's share of memory and threads; the cleaner's default buffer alone is 128 MB.
     "log.cleaner.dedupe.buffer.size": str(16 << 20),
     "num.network.threads": "2",
+    # The system's own sizes: Kafka's 100 kB are full with some hundred small requests of a client that sends one for
+    # each partition, and the kernel then drops segments.
+    "socket.receive.buffer.bytes": "-1",
+    "socket.send.buffer.bytes": "-1",
     "num.io.threads": "4",
 }
 _OWNED = ("listeners", "advertised.listeners", "controller.quorum.voters", "log.dirs", "process.roles", "node.id")
@@ -195,11 +200,14 @@ class LocalBroker:
         return True
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
-        """The last lines of the broker's log."""
+        """The last lines of the broker's log, and that its disk is full where it is: then the log cannot say so."""
         try:
-            return "\n".join(self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+            said = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+            free = shutil.disk_usage(self.data_dir).free
         except (OSError, Error):
             return ""
+        full = [f"The disk under {self.data_dir} is full: {free / 1e6:,.1f} MB are free."] if free < _FULL_BYTES else []
+        return "\n".join([*said, *full])
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -254,7 +262,8 @@ class LocalBroker:
             "log.dirs": str(self.data_dir / "kafka"),
         }
         lines = [f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in settings.items()]
-        (self.data_dir / "server.properties").write_text("".join(lines), encoding="utf-8")
+        with _writing(self.data_dir):
+            (self.data_dir / "server.properties").write_text("".join(lines), encoding="utf-8")
 
     def _format(self, command: list[str]) -> None:
         """Prepare the storage, once: a note in the data folder tells that it was done and finished."""
@@ -282,7 +291,8 @@ class LocalBroker:
                 f"The data folder {self.data_dir} could not be formatted:\n{done.stdout.strip()}",
                 remedy="Give an empty folder, or check the settings named above.",
             )
-        note.write_text(f"{cluster_id}\n", encoding="utf-8")
+        with _writing(self.data_dir):
+            note.write_text(f"{cluster_id}\n", encoding="utf-8")
 
     def _launch(self, command: list[str], lock: int) -> None:
         """Start Java under a guard, which keeps the data folder's lock while it lives."""
@@ -346,9 +356,22 @@ def _new_cluster_id() -> str:
 
 
 @contextlib.contextmanager
+def _writing(data_dir: Path) -> Iterator[None]:
+    """Within, what the system says against writing there is told in words."""
+    try:
+        yield
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"The data folder {data_dir} cannot be written: {error.strerror}", remedy="Make room, or give another one."
+        ) from error
+
+
+@contextlib.contextmanager
 def _locked(data_dir: Path) -> Iterator[int]:
     """A lock on the folder, as a file descriptor to hand on; whoever holds a copy holds the lock."""
-    with (data_dir / "in-use.lock").open("w") as file:
+    with _writing(data_dir):
+        opened = (data_dir / "in-use.lock").open("w")
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -26,6 +26,8 @@ from totalorder.sequencer.names import DomainTopics
 
 ENV_PREFIX = "TOTALORDER_"
 DAY_MS = 86_400_000
+_OTHER_VARIABLES = ("cache", "ivy_settings")
+"""What is said by environment variables alone."""
 _SLIP = 0.8
 """Likeness from which a name counts as a misspelt one: two letters changed places in a name of five, the shortest."""
 
@@ -121,6 +123,9 @@ class Settings(BaseSettings):
     on_topic_deleted: Literal["retire", "stop"] = "retire"
     """What to do about an event topic that was deleted: go on without it, and with one that is created again under its
     name as another topic; or stop. What was not stamped of it is lost either way, and told."""
+    on_data_loss: Literal["fail", "record"] = "fail"
+    """What to do where retention has removed events before they were stamped: stop; or go on, and give what is lost a
+    place in the order, so that every subscriber is told."""
     max_events_per_batch: int = Field(default=100_000, ge=1, le=10_000_000)
     reading_tasks: int = Field(default=1, ge=1, le=256)
     """How many tasks read a large batch from Kafka; with more than one, a shuffle follows them."""
@@ -135,6 +140,9 @@ class Settings(BaseSettings):
     """How often topics are looked at: new ones that match, and recreated ones."""
     broker_timeout_s: float = Field(default=15.0, gt=0, le=3_600)
     """How long a broker may take to answer before it counts as absent."""
+    standstill_timeout_s: float = Field(default=300.0, ge=5, le=604_800)
+    """How long nothing of the job may move, while it has something to do, before it ends: a process that is stopped, a
+    call without an answer. It is told long before."""
     fast_checkpoint_fs: bool | None = None
     """Write checkpoints without a forked process for each file; by default on a local master with a local directory."""
     master: str = "local[2]"
@@ -142,6 +150,9 @@ class Settings(BaseSettings):
     log_format: Literal["console", "json"] = "console"
     verbose: bool = False
     """A log line for each batch; else a summary every few seconds."""
+    control_key_file: str | None = None
+    """A file with the domain's control keys, one a line: with it requests on control must be signed with one of them.
+    The first is the one that the job itself signs with."""
     topic_settings: TopicSettings = TopicSettings()
     kafka: dict[str, str] = {}
     """Passed to every Kafka client, in the names of the Java client, such as `security.protocol`."""
@@ -254,7 +265,7 @@ def load(model: type[S], config: Path | None, flags: Mapping[str, Any], *, comma
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             _refuse_unknown(table.get(name, {}), field.annotation.model_fields, f"in {config}, [{name}]")
-    _refuse_misspelt_environment(model)
+    refuse_misspelt_environment(model)
     given = {key: value for key, value in flags.items() if value is not None}
     reading = _reading(model, environment=True, table=table)
     return _checked(reading, given, lambda place: _origin(place, given, table, config), command)
@@ -349,9 +360,11 @@ def _refuse_unknown(table: object, known: Iterable[str], where: str) -> None:
             raise SettingsError(f"unknown setting {key!r} {where}", remedy=_nearest(str(key), known))
 
 
-def _refuse_misspelt_environment(model: type[BaseSettings]) -> None:
-    """Other programs may have TOTALORDER_… variables of their own, so only what looks like a slip is refused."""
-    known = {**Settings.model_fields, **model.model_fields}
+def refuse_misspelt_environment(model: type[BaseSettings]) -> None:
+    """Other programs may have TOTALORDER_… variables of their own, so only what looks like a slip is refused: of the
+    name of a setting of the sequencer or of `model`. SettingsError.
+    """
+    known = {**Settings.model_fields, **model.model_fields, **dict.fromkeys(_OTHER_VARIABLES)}
     for name in sorted(os.environ):
         if not name.upper().startswith(ENV_PREFIX):
             continue

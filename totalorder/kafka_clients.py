@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
@@ -21,7 +21,7 @@ from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.kafka_errors import is_outage, unavailable
 from totalorder.kafka_settings import CLASSES, Role, check_settings, client_settings, server_list
 
-CONNECT_TIMEOUT_S = 10.0
+CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 10.0, 30.0
 _PLAIN = "PLAINTEXT"
 
 _DEFAULTS: dict[Role, dict[str, object]] = {
@@ -36,6 +36,9 @@ _DEFAULTS: dict[Role, dict[str, object]] = {
 }
 # kafka-python's own 30 s would keep a client away from a restarted broker for long.
 _RECONNECT_BACKOFF_MAX_MS = 1000
+_NEVER_MS = (1 << 31) - 1
+"""kafka-python 3.0.12: a producer that gives up a record which it had sent before forgets its id, asks for no other and
+sends nothing any more, for ever. So none is given up; how long to wait for one is the caller's decision."""
 
 # Without a handler of its own Python prints a library's warnings to stderr: each attempt to reach an absent broker is
 # one.
@@ -67,8 +70,11 @@ def producer(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     **arguments: object,
 ) -> KafkaProducer:
-    """An idempotent producer that waits for all replicas. Arguments and errors as for `consumer`."""
-    return _make("producer", bootstrap_servers, kafka, connect_timeout_s, arguments)
+    """An idempotent producer that waits for all replicas, and gives no record up before it is closed, which takes no
+    longer than CLOSE_TIMEOUT_S or the time that it is given. Arguments and errors as for `consumer`.
+    """
+    decided = {**arguments, "delivery_timeout_ms": _NEVER_MS}
+    return _make("producer", bootstrap_servers, kafka, connect_timeout_s, decided)
 
 
 def admin(
@@ -82,16 +88,24 @@ def admin(
     return _make("admin", bootstrap_servers, kafka, connect_timeout_s, arguments)
 
 
-def close_producer(made: KafkaProducer, timeout_s: float) -> None:
-    """Ends a producer, and gives up what it could not send within `timeout_s`.
+class _Producer(KafkaProducer):  # type: ignore[misc]
+    """A producer that ends in time, at the end of a `with` block too, and gives up what it could not send by then.
 
-    kafka-python 3.0.12 raises then, and leaves its thread and its connections behind.
+    kafka-python 3.0.12 raises then, and leaves its thread and its connections behind; without a time it waits for ever.
     """
-    try:
-        made.close(timeout=timeout_s)
-    except KafkaTimeoutError:
-        made._sender.force_close()
-        made.close(timeout=timeout_s)
+
+    def close(self, timeout: float | None = None, null_logger: bool = False) -> None:
+        """See KafkaProducer."""
+        timeout_s = CLOSE_TIMEOUT_S if timeout is None else timeout
+        try:
+            super().close(timeout=timeout_s, null_logger=null_logger)
+        except KafkaTimeoutError:
+            self._sender.force_close()
+            with suppress(KafkaTimeoutError):  # its thread waits for a connection, and ends behind that
+                super().close(timeout=timeout_s, null_logger=null_logger)
+
+
+_MADE = CLASSES | {"producer": _Producer}
 
 
 def _make(
@@ -117,7 +131,7 @@ def _make(
         return made[-1]
 
     try:
-        return CLASSES[role](**configuration, kafka_client=remember)
+        return _MADE[role](**configuration, kafka_client=remember)
     except BaseException as error:
         for client in made:  # a constructor that fails leaves its thread and its sockets behind
             client.close()

@@ -9,13 +9,14 @@ from kafka.errors import (
     IllegalSaslStateError,
     KafkaConnectionError,
     KafkaProtocolError,
+    KafkaTimeoutError,
     RetriableError,
     SaslAuthenticationFailedError,
     UnsupportedSaslMechanismError,
 )
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
-from kafka.net.selector import NetworkSelector
+from kafka.net.selector import NetworkSelector, TaskState
 
 from totalorder.errors import SettingsError
 
@@ -62,10 +63,25 @@ class Connections(KafkaConnectionManager):  # type: ignore[misc]
         if self.failure is None or not cannot_pass(self.failure):
             self.failure = error
 
-    async def _build_transport(self, node: Any, **options: object) -> Any:
-        transport = await super()._build_transport(node, **options)
+    async def _build_transport(self, node: Any, timeout_at: float) -> Any:
+        """See KafkaConnectionManager; 3.0.12 waits for a TLS handshake for ever, whatever time it has."""
+        timer = self._net.call_at(timeout_at, self._giving_up(self._net._current))
+        try:
+            transport = await super()._build_transport(node, timeout_at=timeout_at)
+        finally:
+            self._net.cancel(timer)
         transport._sock_recv = _data_first(transport._sock_recv)
         return transport
+
+    def _giving_up(self, task: Any) -> Callable[[], None]:
+        """Ends what a task waits for, as the end of a wait that has a time does."""
+
+        def give_up() -> None:
+            if task.state is TaskState.WAIT_IO:
+                task.inject_exc(KafkaTimeoutError("it took too long"))
+                self._net._add_ready_task(task)
+
+        return give_up
 
 
 def _data_first(receive: Callable[[], tuple[bytes, object]]) -> Callable[[], tuple[bytes, object]]:

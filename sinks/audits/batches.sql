@@ -1,6 +1,7 @@
 -- title: Batches are whole, and follow each other
 -- proves: In every stamps partition batches count up by one; all partitions say the same of a batch; its events are all
---   there; g and the places in the log only move on; a sequencer that was replaced writes nothing after its successor.
+--   there; the places in the log only move on, and g never falls (a batch of events that name no topic takes no
+--   position); a sequencer that was replaced writes nothing after its successor.
 -- how: Each batch is compared with the one before in its partition, with the others of its number, and with its events;
 --   where it ends in an event partition with the last batch before that advanced the same one, which may be any of those
 --   before. What all stamps partitions say alike is looked at once, so the work grows with the partitions that advance.
@@ -46,7 +47,7 @@ faults AS (
   SELECT compared.stamps_partition, compared.batch, compared.incarnation, filter(array(
     CASE WHEN compared.batch <> batch_before + 1 THEN concat('follows batch ', batch_before) END,
     CASE WHEN compared.incarnation < incarnation_before THEN concat('follows incarnation ', incarnation_before) END,
-    CASE WHEN compared.g <= g_before THEN concat('ends at g ', compared.g, ', the batch before at ', g_before) END,
+    CASE WHEN compared.g < g_before THEN concat('ends at g ', compared.g, ', the batch before at ', g_before) END,
     CASE WHEN is_stuck THEN 'does not go on in the log' END,
     CASE WHEN disagrees THEN 'stamps partitions disagree on it' END,
     CASE WHEN compared.control_g > compared.g THEN 'ends before its last answer' END,

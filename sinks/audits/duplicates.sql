@@ -1,5 +1,6 @@
 -- title: Nothing came twice without saying so
--- proves: Where a subscriber received an event again, each later delivery carried the tag "redelivered".
+-- proves: Where a subscriber received an event again, or was told again that it is lost, each later delivery said so by
+--   its tag, "redelivered" or "lost again".
 -- how: The deliveries of each event to each subscriber are numbered in the subscriber's order; all but the first must
 --   have the tag.
 -- subject: deliveries
@@ -11,5 +12,5 @@ WITH numbered AS (
 )
 SELECT subscriber, topic, n, kafka_topic, topic_id, partition, offset, time_received, generation, delivery_index
 FROM numbered
-WHERE time_received > 1 AND tag IS DISTINCT FROM 'redelivered'
+WHERE time_received > 1 AND coalesce(tag, '') NOT IN ('redelivered', 'lost again')
 ORDER BY subscriber, generation, delivery_index

@@ -1,10 +1,9 @@
 -- title: No subscribed event was left out
 -- proves: Of the topics that a subscriber held, it received every event of the positions at which it held them, up to
---   the last that it received.
+--   the last that it received, or was told in its place that it is lost (losses.sql shows these).
 -- how: What was owed (owed.sql) and not received, though a later event of the same stretch was.
 -- limits: Where a new process takes over, and where a subscription is ended by its holder, a tail may be given up on
---   purpose (start="new", dropped at once): given-up.sql shows it. An event that a subscriber told its application to be
---   lost is a gap.
+--   purpose (start="new", dropped at once): given-up.sql shows it.
 -- subject: deliveries
 SELECT subscriber, topic, n, g, kafka_topic, topic_id, partition, offset, granted_g, last_received_g
 FROM owed

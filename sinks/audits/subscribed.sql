@@ -4,7 +4,8 @@
 -- how: A grant reaches from its position to the next grant's; that of a subscription ended for good, to its end. (Of a
 --   lease that ran out and was granted anew, the events in between may come: the subscriber goes on where it was.) A
 --   process must not receive events past the first grant to another process that follows its own last one.
--- limits: Judges a subscriber from its first known answer on, where lineage began after that subscriber did.
+-- limits: Judges a subscriber from its first known answer on, where lineage began after that subscriber did. What was lost
+--   before it was stamped may be of any topic where keys or headers name them, and is told to everybody.
 -- subject: deliveries
 WITH changes AS (
   SELECT *,
@@ -38,7 +39,7 @@ FROM deliveries AS d
 LEFT JOIN known ON known.subscriber = d.subscriber
 LEFT JOIN held ON held.subscriber = d.subscriber AND held.topic = d.topic AND d.g > held.from_g AND d.g <= held.until_g
 LEFT JOIN fences ON fences.subscriber = d.subscriber AND fences.nonce = d.nonce
-WHERE (held.topic IS NULL
+WHERE (held.topic IS NULL AND d.n > 0
     AND d.g > coalesce(known.known_from_g, CASE WHEN (SELECT began_late FROM complete) THEN d.g ELSE 0 END)
     AND d.g <= (SELECT through_g FROM complete))
   OR d.g > fences.taken_over_g

@@ -7,6 +7,7 @@ import structlog
 from confluent_kafka import KafkaException
 
 from totalorder.errors import EnvironmentProblem, SettingsError
+from totalorder.librdkafka_consumer import DECIDED
 from totalorder.librdkafka_settings import consumer_settings
 from totalorder.streaming.cut.plain import PlainReader
 from totalorder.streaming.cut.ranges import ReadPlan
@@ -27,18 +28,7 @@ _DEFAULTS = {
     "check.crcs": "true",
     "receive.message.max.bytes": "1000000000",  # must exceed whatever fetch.max.bytes is set to
 }
-_DECIDED = {
-    "group.id": "totalorder",  # confluent-kafka wants one; no group is joined, and no position saved
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "auto.offset.reset": "error",
-    "isolation.level": "read_committed",
-    "enable.partition.eof": "true",
-    "allow.auto.create.topics": "false",
-    "max.poll.interval.ms": "86400000",  # the most; it is for members of groups
-    "message.max.bytes": "1000",  # of producers; fetch.max.bytes must exceed it
-    "log_level": "0",  # what is amiss is told by the error of whoever waits in vain
-}
+_DECIDED = DECIDED | {"log_level": "0"}  # what is amiss is told by the error of whoever waits in vain
 _Key = tuple[str, frozenset[tuple[str, str]]]
 _readers: dict[_Key, Reader] = {}
 

@@ -6,6 +6,9 @@ was all of the topic that the domain admitted.
 
 A topic that is gone is left out of batches from then on, and the driver is told. Once the domain's record says so too,
 control is: that is how the engine, and everybody, learns that nothing more comes of it, and how much of it is lost.
+
+What retention has removed before it was read the driver finds, when reading fails, and the record says. A batch of its
+own passes over that, together with control, which is told in it: so the loss stands in π where it lies in the log.
 """
 
 import math
@@ -18,26 +21,28 @@ from typing import Any
 
 import numpy as np
 
-from totalorder.errors import BrokerUnavailable, StateError
+from totalorder.control_keys import read_signatures
+from totalorder.errors import BrokerUnavailable, LimitExceeded, StateError
 from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.control import Retire, encode_request
+from totalorder.sequencer.control import Retire, Skip, encode_request
 from totalorder.sequencer.cuts import Cut, CutEncoder
 from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.signing import RETIRE
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming.cut.ahead import MAX_EVENTS, Ahead
 from totalorder.streaming.cut.chunk import Chunk, Ints
 from totalorder.streaming.cut.ends import Look
 from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.looks import LookLog, Waiting
-from totalorder.streaming.cut.offset import BatchEnd, laid_out, slices_of
-from totalorder.streaming.cut.planner import Planned, plan
+from totalorder.streaming.cut.offset import MAX_PLACES, BatchEnd, Looks, Span, laid_out, slices_of
+from totalorder.streaming.cut.planner import Planned, end_at, plan
 from totalorder.streaming.cut.publisher import Publisher
 from totalorder.streaming.cut.questions import Questions, TopicGone
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 from totalorder.streaming.cut.requests import Topic
 from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.handover import Handover
-from totalorder.streaming.record import CONTROL, EventTopic, changed
+from totalorder.streaming.record import CONTROL, GO_ON_WITHOUT, EventTopic, changed
 
 _MINUTE_S = 60.0
 _SAY_LOOKS_S = 1.0
@@ -52,10 +57,15 @@ class Cutter:
         self._settings = settings
         self._handover = Handover(settings.folder)
         self._version = self._handover.version()
+        signatures = read_signatures(settings.control_key_file, settings.domain)
+        self._signer = signatures.signer(RETIRE) if signatures else None
+        """Of the keys that the file has now, as the driver: what it gets later holds from the next start on."""
         self._gone: set[int] = set()
         """Topics that Kafka has no longer, of those that the record says are read."""
         self._announced: set[int] = set()
         """Those that the record says are gone, and of which control was told."""
+        self._told_lost: dict[tuple[int, int], tuple[tuple[int, int], int]] = {}
+        """By source what control was told to be lost, and behind which offset that stands there."""
         self._take_record()
         self._questions = Questions(settings.bootstrap_servers, settings.kafka, timeout_s=settings.broker_timeout_s)
         cuts = DomainTopics(domain=settings.domain).cuts
@@ -95,11 +105,26 @@ class Cutter:
             for number, topic in enumerate(self._topics)
             for partition, offset in topic.starts.items()
         }
+        self._lost = {
+            (number, partition): bounds
+            for number, topic in self._read.items()
+            for partition, bounds in topic.lost.items()
+        }
 
     # --- offsets ------------------------------------------------------------------------------------------------------
 
+    def is_beginning(self, begin: BatchEnd) -> bool:
+        """Whether a recovered checkpoint begins there. Its first batch brings the seeds, and nothing else."""
+        return begin == self._record.beginning
+
+    def seeds(self) -> list[bytes]:
+        """The rows that a recovered checkpoint's first batch brings."""
+        return self._handover.seeds()
+
     def beginning(self) -> BatchEnd:
-        """Where the domain begins."""
+        """Where the domain begins, or a recovered checkpoint."""
+        if self._record.beginning is not None:
+            return self._record.beginning
         found = self._admitted()
         ends = {
             number: tuple(
@@ -128,6 +153,8 @@ class Cutter:
     def _end_after(self, begin: BatchEnd, most: int, wait_s: float) -> BatchEnd | None:
         """The same; None where another topic is found to be gone behind the last look."""
         self._look_on(begin)
+        if lost := self._open_losses(begin):
+            return self._pass_over(begin, lost, wait_s)
         waiting = self._awaited(begin, wait_s)
         if not len(waiting.sizes):
             return begin
@@ -153,6 +180,53 @@ class Cutter:
         self._say_looks()
         return end
 
+    def _open_losses(self, begin: BatchEnd) -> dict[tuple[int, int], tuple[int, int]]:
+        """By source what is lost, and no batch has passed over yet."""
+        open_ = {source: bounds for source, bounds in self._lost.items() if self._reached(source, begin) < bounds[1]}
+        known = {source for source in self._looks.sources if source[0] in self._present} if open_ else set()
+        return {source: bounds for source, bounds in open_.items() if source in known}
+
+    def _reached(self, source: tuple[int, int], begin: BatchEnd) -> int:
+        """How far batches went, or where the source begins."""
+        number, partition = source
+        ends = begin.ends.get(number, ())
+        return ends[partition] if partition < len(ends) else self._starts.get(source, 0)
+
+    def _pass_over(self, begin: BatchEnd, lost: Mapping[tuple[int, int], tuple[int, int]], wait_s: float) -> BatchEnd:
+        """The end of a batch that passes over what is lost, and has of all else only control, which tells of it;
+        `begin` as long as control cannot be read so far.
+        """
+        told_to = max(self._told_to(source, bounds) for source, bounds in lost.items())
+        (control,) = self._questions.ends([(self._topics[CONTROL].name, 0)]).tolist()
+        with self._seen:
+            if control < told_to:  # somebody's transaction is open there
+                self._seen.wait(wait_s)
+                return begin
+            self._note_period(self._looks.taken(begin))
+            waiting = self._looks.since(begin)
+        ends, place_of = waiting.begins.copy(), {source: place for place, source in enumerate(waiting.sources)}
+        for source, (_, end) in {**lost, (CONTROL, 0): (0, control)}.items():
+            ends[place_of[source]] = max(ends[place_of[source]], end)
+        end = end_at(begin, len(self._record.orders) - 1, waiting, ends, Looks())
+        self._publish(begin, end)
+        return end
+
+    def _told_to(self, source: tuple[int, int], bounds: tuple[int, int]) -> int:
+        """Tells control what is lost of a source, once; behind which offset that stands there."""
+        number, partition = source
+        if self._told_lost.get(source, ((0, 0), 0))[0] != bounds:
+            topic, (first, behind) = self._topics[number], bounds
+            request = Skip(
+                **self._sender(),
+                topic=topic.name,
+                topic_id=topic.topic_id,
+                partition=partition,
+                begin=first,
+                end=behind,
+            )
+            self._told_lost[source] = bounds, self._tell(request)
+        return self._told_lost[source][1]
+
     def _say_looks(self) -> None:
         """Tells the driver how looks go, each second at most."""
         if time.monotonic() >= self._said_looks_s + _SAY_LOOKS_S:
@@ -172,7 +246,8 @@ class Cutter:
     def _admitted(self) -> dict[str, Topic]:
         """What Kafka has of the topics now, by name; `_gone` are then those that it has no longer.
 
-        StateError where one is that may not be, BrokerUnavailable where brokers do not agree.
+        StateError where one is that may not be, BrokerUnavailable where brokers do not agree, LimitExceeded where the
+        topics have more partitions than a domain may have.
         """
         names = [topic.name for topic in self._read.values()]
         found, until_s = self._questions.topics(names), time.monotonic() + self._settings.broker_timeout_s
@@ -185,6 +260,12 @@ class Cutter:
                 self._bear_disagreement(min(missed), until_s)
                 found = self._questions.cluster(names).topics
         self._gone &= self._missed(found)
+        partitions = sum(len(found[topic.name].leaders) for topic in self._present.values())
+        if partitions > MAX_PLACES:
+            raise LimitExceeded(
+                f"the domain's topics have {partitions:,} partitions, and may have {MAX_PLACES:,}",
+                remedy="Begin a domain with fewer of them; topics that Kafka has no longer do not count",
+            )
         return found
 
     def _missed(self, found: Mapping[str, Topic]) -> set[int]:
@@ -257,17 +338,20 @@ class Cutter:
             if topic.state == "gone":
                 had = dict(enumerate(begin.ends.get(number, ())))
                 ends = {part: max(had.get(part, 0), seen.get(part, 0)) for part in {*had, *seen}}
-                self._tell(topic, {part: end for part, end in ends.items() if end > 0})
+                ends = {part: end for part, end in ends.items() if end > 0}
+                self._tell(Retire(**self._sender(), topic=topic.name, topic_id=topic.topic_id, seen=ends))
 
-    def _tell(self, topic: EventTopic, seen: Mapping[int, int]) -> None:
+    def _sender(self) -> dict[str, str]:
+        return {"id": "sequencer", "nonce": secrets.token_hex(8)}
+
+    def _tell(self, request: Retire | Skip) -> int:
+        """Writes a request to control; returns the offset behind it."""
         settings = self._settings
-        request = Retire(
-            id="sequencer", nonce=secrets.token_hex(8), topic=topic.name, topic_id=topic.topic_id, seen=seen
-        )
         publisher = Publisher(settings.bootstrap_servers, settings.kafka, DomainTopics(domain=settings.domain).control)
         try:
-            publisher.send(WireRecord(value=encode_request(request), headers=()))
+            publisher.send(WireRecord(value=encode_request(request, self._signer), headers=()))
             publisher.await_acknowledged(settings.broker_timeout_s)
+            return publisher.reached
         finally:
             publisher.close()
 
@@ -275,15 +359,14 @@ class Cutter:
         """StateError where Kafka has removed records that no batch has had."""
         asked = [(self._topics[number].name, partition) for number, partition in new]
         earliest = self._questions.earliest(asked).tolist() if asked else []
-        for source, offset in zip(new, earliest, strict=True):
-            number, partition = source
-            ends = begin.ends.get(number, ())
-            begins = ends[partition] if partition < len(ends) else self._starts.get(source, 0)
+        for (number, partition), offset in zip(new, earliest, strict=True):
+            source = number, partition
+            begins = max(self._reached(source, begin), self._lost.get(source, (0, 0))[1])
             if offset > begins:
                 raise StateError(
                     f"partition {partition} of topic {self._topics[number].name} begins at offset {offset} by now: "
                     f"{begins} to {offset - 1} were removed before they were stamped",
-                    remedy="Raise the retention, and begin a new domain",
+                    remedy=f"Raise the retention, and {GO_ON_WITHOUT}",
                 )
 
     def _named(self, sources: Sequence[tuple[int, int]]) -> list[Source]:
@@ -345,23 +428,28 @@ class Cutter:
         return self._ahead.chunks(wanted)
 
     def _plans(self, begin: BatchEnd, end: BatchEnd) -> list[ReadPlan]:
-        ranges = [
-            Range(
-                topic=self._topics[span.number].name,
-                topic_id=self._topics[span.number].topic_id,
-                partition=span.partition,
-                begin=span.begin,
-                end=span.end,
-                slices=span.slices,
-            )
-            for span in slices_of(begin, end, self._starts)
-            if span.number in self._read
-        ]
+        spans = [span for span in slices_of(begin, end, self._starts) if span.number in self._read]
+        ranges = [wanted for span in spans if (wanted := self._range(span)) is not None]
         order = self._record.orders[end.order]
         return [
             self._settings.plan(cut=end.cut, topic_order=order, ranges=part)
             for part in _divided(ranges, self._settings.reading_tasks)
         ]
+
+    def _range(self, span: Span) -> Range | None:
+        """What is to be read of a batch's share of one partition: nothing that is lost, nor what lies before."""
+        _, behind = self._lost.get((span.number, span.partition), (0, 0))
+        if span.end <= behind:
+            return None
+        topic = self._topics[span.number]
+        return Range(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=span.partition,
+            begin=max(span.begin, behind),
+            end=span.end,
+            slices=tuple(part for part in span.slices if part.end > behind),
+        )
 
     def _publish(self, begin: BatchEnd, end: BatchEnd) -> None:
         """Sends the batch's cut, once; a former process may have sent it too."""

@@ -90,11 +90,13 @@ class CutReader(_SimpleStreamReaderWrapper):
         """Where the next batch ends; `start` itself as long as there is nothing to read."""
         with _told():
             cutter = self._cutter()
-            wait_s = 0.0 if self._is_first_trigger else _IDLE_WAIT_S
-            if not self._is_first_trigger:
+            is_first, self._is_first_trigger = self._is_first_trigger, False
+            wait_s = 0.0 if is_first else _IDLE_WAIT_S
+            if not is_first:
                 cutter.say_first_trigger_over()
-            self._is_first_trigger = False
             begin = BatchEnd.decode(start, "the offset in Spark's log")
+            if is_first and cutter.is_beginning(begin):
+                return start
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._settings.max_events
             end = cutter.end_after(begin, most, wait_s)
             return start if end is begin else end.encode()
@@ -104,7 +106,11 @@ class CutReader(_SimpleStreamReaderWrapper):
         with _told():
             self._is_first_trigger = False
             where = "the offset in Spark's log"
-            plans = self._cutter().shares(BatchEnd.decode(start, where), BatchEnd.decode(end, where))
+            begins, ends = BatchEnd.decode(start, where), BatchEnd.decode(end, where)
+            if begins == ends and (seeds := self._cutter().seeds()):
+                self._rows = seeds
+                return [Share(self._settings.plan(cut=begins.cut, topic_order=(), ranges=()))]
+            plans = self._cutter().shares(begins, ends)
             self._rows = self._handed_over(plans[0]) if len(plans) == 1 else None
             return [Share(plan) for plan in plans]
 

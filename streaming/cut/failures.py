@@ -14,6 +14,7 @@ _END = int(KafkaError._PARTITION_EOF)
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
 _REFUSED = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 _LOGIN = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED}
+_ALL_DOWN = int(KafkaError._ALL_BROKERS_DOWN)
 _DAMAGED = {
     KafkaError._BAD_MSG,
     KafkaError._BAD_COMPRESSION,
@@ -61,7 +62,8 @@ class Trouble:
 
     def of_client(self, code: int, text: str) -> None:
         """The same by its code."""
-        self._said = text
+        if not (code == _ALL_DOWN and self._said):  # that only counts what was said of each broker before
+            self._said = text
         if code in _LOGIN:
             self._refusal = text
 
@@ -104,14 +106,17 @@ class Trouble:
                 f"The Kafka broker at {servers} refused the login: {refusal}", remedy="Correct user and password"
             )
 
+    def said(self) -> str:
+        """The end of a message about a broker that is silent: what the client said last, or nothing."""
+        return f"; last it was said: {self._said}" if self._said else ""
+
     def silent(self, plan: ReadPlan, missing: Sequence[tuple[Range, int]]) -> BrokerUnavailable:
         """The error for ranges of which nothing came, each with the offset from which on it is missing."""
         named = [f"{part.topic}[{part.partition}] {begin} to {part.end}" for part, begin in sorted(missing, key=_first)]
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        said = f"; last it was said: {self._said}" if self._said else ""
         return BrokerUnavailable(
             f"Kafka at {plan.bootstrap_servers} sent nothing for {plan.silence_s:g} s of what is missing: "
-            f"{', '.join(named[:_NAMED])}{more}{said}",
+            f"{', '.join(named[:_NAMED])}{more}{self.said()}",
             remedy="Check that the brokers run and can be reached",
         )
 

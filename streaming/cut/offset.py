@@ -23,7 +23,7 @@ MAX_NUMBER = 2**31 - 1
 MAX_OFFSET = 2**53
 """So that no sum of what was checked overflows; a partition with a million records a second has 285 years to it."""
 _FIELDS = frozenset({"version", "cut", "order", "ends", "looks"})
-_REMEDY = "Restore the checkpoint from a copy"
+_REMEDY = "Restore the checkpoint from a copy, or make it anew by `totalorder recover`"
 _SLICE_END: Callable[[tuple[int, int]], SliceEnd] = partial(tuple.__new__, SliceEnd)
 """`SliceEnd._make` in half of its time, which is most of what `slices_of` takes."""
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Consumer, TopicPartition
 
+from totalorder.errors import StateError
+from totalorder.librdkafka_consumer import headers_of
 from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut.failures import Silence, Trouble
 from totalorder.streaming.cut.ranges import Range, ReadPlan
@@ -114,4 +116,12 @@ def _named(message: Any, topic_by: str) -> bytes | None:
         key: bytes | None = message.key()
         return key
     name = topic_by.removeprefix("header:")
-    return next((value for key, value in reversed(message.headers() or ()) if key == name), None)
+    try:
+        headers = headers_of(message) or ()
+    except SystemError as error:
+        raise StateError(
+            f"{message.topic()}[{message.partition()}]@{message.offset()} has a header whose name is not UTF-8, which "
+            "confluent-kafka cannot read",
+            remedy="With the confluent-kafka that the job is pinned to librdkafka is called directly, and reads it",
+        ) from error
+    return next((value for key, value in reversed(headers) if key == name), None)

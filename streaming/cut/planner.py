@@ -98,14 +98,14 @@ def plan(
     bounds = list(accumulate(waiting.sizes.tolist(), initial=0))
     whole = int(np.searchsorted(np.cumsum(np.add.reduceat(waiting.counts, bounds[:-1])), limit, side="right"))
     if whole:
-        end = _end(begin, order, waiting, waiting.ends_after(whole), _looks(waiting, whole - 1))
+        end = end_at(begin, order, waiting, waiting.ends_after(whole), _looks(waiting, whole - 1))
         return Planned(end=end, waiting=total, taken=int(waiting.counts[: bounds[whole]].sum()))
     search = _Search(waiting, limit=limit, now_ms=now_ms, times=times)
     if last is not None and last.backlog is not None and last.end == begin:
         search.resume(last.backlog, last.taken)
     ends = search.run(tie_order)
     return Planned(
-        end=_end(begin, order, waiting, ends, Looks()),
+        end=end_at(begin, order, waiting, ends, Looks()),
         waiting=total,
         taken=int((ends - waiting.begins).sum()),
         requests=search.requests,
@@ -113,7 +113,8 @@ def plan(
     )
 
 
-def _end(begin: BatchEnd, order: int, waiting: Waiting, ends: Ints, looks: Looks) -> BatchEnd:
+def end_at(begin: BatchEnd, order: int, waiting: Waiting, ends: Ints, looks: Looks) -> BatchEnd:
+    """The end of the batch behind `begin`, from the ends by place."""
     flat = tuple(ends.tolist())
     bounds = pairwise(accumulate(waiting.topics.values(), initial=0))
     by_topic = {number: flat[first:last] for number, (first, last) in zip(waiting.topics, bounds, strict=True)}

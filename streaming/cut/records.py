@@ -104,5 +104,6 @@ def removed(wanted: Range, reason: str) -> StateError:
     return StateError(
         f"{wanted.topic}[{wanted.partition}]: offsets {wanted.begin} to {wanted.end} were removed from Kafka "
         f"before they were stamped ({reason})",
-        remedy="Keep records longer than the job may stand still (retention.ms, retention.bytes)",
+        remedy="Keep records longer than the job may stand still (retention.ms, retention.bytes); "
+        'on_data_loss = "record" goes on, and gives the loss a place in the order',
     )

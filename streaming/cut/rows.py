@@ -1,11 +1,15 @@
 """What a row of the source holds: a chunk of records, or a plan of what whoever takes the row is to read itself.
 
+The first rows of a checkpoint that was recovered are seeds: the state that a shard begins with.
+
 A plan goes where one task both reads and stamps: that one worker reads as the source's own would, and Spark needs no
 other one. What leads to Kafka, passwords with it, is not in a row: Spark may write rows to disk.
 """
 
 import json
+import struct
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from totalorder.errors import StateError
 from totalorder.streaming.cut import chunk
@@ -13,8 +17,9 @@ from totalorder.streaming.cut.chunk import Chunk
 from totalorder.streaming.cut.ranges import Range, ReadPlan, SliceEnd
 from totalorder.streaming.cut.source_settings import SourceSettings
 
-_PLAN = b"TORP\x01"
+_PLAN, _SEED = b"TORP\x01", b"TORS\x01"
 """No chunk begins so."""
+_SEED_HEAD = struct.Struct("<5sIQ")
 
 
 def encode_plan(plan: ReadPlan) -> bytes:
@@ -45,6 +50,32 @@ def _range(topic: str, topic_id: str, partition: int, begin: int, end: int, slic
     if not all(type(text) is str for text in (topic, topic_id)) or not all(type(number) is int for number in numbers):
         raise ValueError("a range has other things than texts and numbers")
     return Range(topic=topic, topic_id=topic_id, partition=partition, begin=begin, end=end, slices=ends)
+
+
+class Seed(NamedTuple):
+    """The state of a shard: the bytes of its hot and of its cold part."""
+
+    shard: int
+    hot: bytes
+    cold: bytes
+
+
+def encode_seed(seed: Seed) -> bytes:
+    """Its row."""
+    return _SEED_HEAD.pack(_SEED, seed.shard, len(seed.hot)) + seed.hot + seed.cold
+
+
+def seed_in(data: bytes) -> Seed | None:
+    """The seed that a row is; None for any other row. StateError for one that was cut short."""
+    if not data.startswith(_SEED):
+        return None
+    size = len(data) - _SEED_HEAD.size
+    if size >= 0:
+        _, shard, hot = _SEED_HEAD.unpack_from(data)
+        if hot <= size:
+            middle = _SEED_HEAD.size + hot
+            return Seed(shard, data[_SEED_HEAD.size : middle], data[middle:])
+    raise StateError("the state of a recovered checkpoint was cut short", remedy="Run `totalorder recover` again")
 
 
 def chunks_of(data: bytes, settings: SourceSettings) -> Iterator[Chunk]:

@@ -30,6 +30,7 @@ class SourceSettings:
     retires_deleted: bool
     topic_poll_s: float
     broker_timeout_s: float
+    control_key_file: str | None = None
 
     @classmethod
     def of(cls, settings: Settings, folder: str) -> Self:
@@ -49,6 +50,7 @@ class SourceSettings:
             retires_deleted=settings.on_topic_deleted == "retire",
             topic_poll_s=settings.topic_poll_s,
             broker_timeout_s=settings.broker_timeout_s,
+            control_key_file=settings.control_key_file,
         )
 
     def encode(self) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from waiting import is_alive
 
-from totalorder.bench.beside import Job, Measured, batches_of, run, summary, tables
-from totalorder.bench.job_progress import WHOLE, BatchTime
+from totalorder.bench.job.beside import Job, Measured, batches_of, run, summary, tables
+from totalorder.bench.live.progress import WHOLE, BatchTime
 from totalorder.bench.outcome import Request, Size
 from totalorder.cli.app import main
 from totalorder.errors import Error, SettingsError

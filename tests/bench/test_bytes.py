@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from totalorder.bench.bytes import Plan, encoded, measure
-from totalorder.bench.bytes_delivery import delivery_cost
-from totalorder.bench.cuts_log import LOOK_MS, CutsLog
+from totalorder.bench.bytes.command import Plan, encoded, measure
+from totalorder.bench.bytes.cuts_log import LOOK_MS, CutsLog
+from totalorder.bench.bytes.delivery import delivery_cost
+from totalorder.bench.bytes.scalar import without_entries
+from totalorder.bench.bytes.stamps_log import StampsLog
 from totalorder.bench.domain import EVENT_PARTITIONS, Domain
-from totalorder.bench.scalar import without_entries
-from totalorder.bench.stamps_log import StampsLog
 from totalorder.bench.workload import Workload
 from totalorder.broker import LocalBroker
 from totalorder.sequencer.codec import StampsAssembler

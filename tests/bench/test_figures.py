@@ -9,13 +9,13 @@ import pytest
 from paper_model import PaperModel
 
 from totalorder.bench.domain import Domain
-from totalorder.bench.figures import Found, Plan, summary as data_of, tables
-from totalorder.bench.figures_live import KAFKA_TOPICS, Published, Seen, stamp_times, summary, times_of
-from totalorder.bench.figures_load import Arrival
-from totalorder.bench.figures_page import page
-from totalorder.bench.figures_panels import draw_all
-from totalorder.bench.figures_paper import SERVERS, Forwarded, forwarded, forwarded_by_site
-from totalorder.bench.figures_size import (
+from totalorder.bench.figures.command import Found, Plan, summary as data_of, tables
+from totalorder.bench.figures.live import KAFKA_TOPICS, Published, Seen, stamp_times, summary, times_of
+from totalorder.bench.figures.load import Arrival
+from totalorder.bench.figures.page import page
+from totalorder.bench.figures.panels import draw_all
+from totalorder.bench.figures.paper import SERVERS, Forwarded, forwarded, forwarded_by_site
+from totalorder.bench.figures.size import (
     TimestampSize,
     co_subscriptions,
     delta_entries,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from totalorder.bench import growth
-from totalorder.bench.growth import CLAIMS, Scale, exceeded, measure, slope, slopes_of
+from totalorder.bench.growth import command as growth
+from totalorder.bench.growth.command import CLAIMS, Scale, exceeded, measure, slope, slopes_of
 from totalorder.bench.outcome import Request, Size
 
 AXES = ("topics", "topic_subscriptions")

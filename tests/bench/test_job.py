@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from pyspark.sql import Row
 
-from totalorder.bench.job import SLOWEST, Measured, delays_between, percentiles_ms, summary, tables
-from totalorder.bench.job_progress import (
+from totalorder.bench.job.command import SLOWEST, Measured, delays_between, percentiles_ms, summary, tables
+from totalorder.bench.live.progress import (
     PARTS,
     BatchTime,
     events_per_s,

@@ -10,11 +10,11 @@ import pytest
 from kafka import TopicPartition
 
 from totalorder import kafka_clients
-from totalorder.bench.cluster_stamps import Stamps
-from totalorder.bench.job_load import Worker
-from totalorder.bench.order import GAPS_MS, TOPIC_ORDER, Plan, cases_of, drawn
-from totalorder.bench.order_load import CLOCKS_MS, COPIED, Case, Pair, Place, are_children_first, publish_pairs
-from totalorder.bench.order_page import Judged, Variant, page, summary, tables
+from totalorder.bench.live.load import Worker
+from totalorder.bench.live.stamps import Stamps
+from totalorder.bench.order.command import GAPS_MS, TOPIC_ORDER, Plan, cases_of, drawn
+from totalorder.bench.order.load import CLOCKS_MS, COPIED, Case, Pair, Place, are_children_first, publish_pairs
+from totalorder.bench.order.page import Judged, Variant, page, summary, tables
 from totalorder.bench.outcome import Size
 from totalorder.broker import LocalBroker
 from totalorder.config import Settings

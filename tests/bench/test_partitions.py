@@ -14,12 +14,12 @@ from kafka import TopicPartition
 from waiting import wait_until
 
 from totalorder import kafka_clients
-from totalorder.bench.job_load import Receiver, Worker, _note, publish_paced, receive_copies
-from totalorder.bench.job_progress import WHOLE, BatchTime
-from totalorder.bench.memory import Memory, descendants
+from totalorder.bench.live.load import Receiver, Worker, _note, publish_paced, receive_copies
+from totalorder.bench.live.memory import Memory, descendants
+from totalorder.bench.live.progress import WHOLE, BatchTime
 from totalorder.bench.outcome import Size
-from totalorder.bench.partitions import Layout, Plan
-from totalorder.bench.partitions_page import KINDS, Measured, Phase, page, summary, tables
+from totalorder.bench.partitions.command import Layout, Plan
+from totalorder.bench.partitions.page import KINDS, Measured, Phase, page, summary, tables
 from totalorder.broker import LocalBroker
 
 _BOUND_S = 30.0

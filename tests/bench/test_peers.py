@@ -10,9 +10,9 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from waiting import is_alive, wait_until
 
-from totalorder.bench.peers_judge import Heard, Ints, bytes_ratio, delays_ms, judge, speed
-from totalorder.bench.peers_kafka import KafkaPublisher, MergeSource, PlainSource, kafka_topics
-from totalorder.bench.peers_load import (
+from totalorder.bench.peers.judge import Heard, Ints, bytes_ratio, delays_ms, judge, speed
+from totalorder.bench.peers.kafka import KafkaPublisher, MergeSource, PlainSource, kafka_topics
+from totalorder.bench.peers.load import (
     CLOCKS_MS,
     PAYLOAD_BYTES,
     STALL_EVERY_S,
@@ -24,9 +24,9 @@ from totalorder.bench.peers_load import (
     subscriptions,
     topic_name,
 )
-from totalorder.bench.peers_merge import Key, MergeBuffer
-from totalorder.bench.peers_nats import NatsPublisher, NatsServer, NatsSource
-from totalorder.bench.peers_worker import CountingSocket, Source
+from totalorder.bench.peers.merge import Key, MergeBuffer
+from totalorder.bench.peers.nats import NatsPublisher, NatsServer, NatsSource
+from totalorder.bench.peers.worker import CountingSocket, Source
 from totalorder.broker import LocalBroker
 from totalorder.errors import EnvironmentProblem, Error
 

@@ -6,13 +6,23 @@ from dataclasses import replace
 import pytest
 from engine_world import configs, run as run_engine
 
-from totalorder.bench.cluster_model import Costs, carried, fitted
-from totalorder.bench.cluster_stages import TaskTime
-from totalorder.bench.cluster_stamps import Stamps, combined
-from totalorder.bench.job_load import fill
-from totalorder.bench.job_progress import WHOLE, BatchTime
-from totalorder.bench.shards import KAFKA_TOPICS, Alone, Plan, ShardRun, TaskCosts, Turn, summary, tables, task_costs
-from totalorder.bench.shards_alone import chunks, reading_s, stamping_s, subscribed
+from totalorder.bench.live.load import fill
+from totalorder.bench.live.progress import WHOLE, BatchTime
+from totalorder.bench.live.stamps import Stamps, combined
+from totalorder.bench.shards.alone import chunks, reading_s, stamping_s, subscribed
+from totalorder.bench.shards.command import (
+    KAFKA_TOPICS,
+    Alone,
+    Plan,
+    ShardRun,
+    TaskCosts,
+    Turn,
+    summary,
+    tables,
+    task_costs,
+)
+from totalorder.bench.shards.model import Costs, carried, fitted
+from totalorder.bench.shards.stages import TaskTime
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, Error
 from totalorder.sequencer.batch import Row

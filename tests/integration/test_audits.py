@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -559,6 +560,20 @@ def test_what_is_lost_begins_where_stamps_end_as_soon_as_they_are_known(spark: S
     assert [result.rows for result in ask(spark, world, "retired")] == [()]
 
 
+def test_a_batch_of_events_that_name_no_topic_takes_no_position(spark: SparkSession, world: World) -> None:
+    last = [row for row in world["batches"] if row["batch"] == max(row["batch"] for row in world["batches"])]
+    for row in last:
+        ends = [(*source, offset + 1) for *source, offset in row["next_offsets"]]
+        more = {"batch": row["batch"] + 1, "events": 0, "next_offsets": ends, "cut": row["cut"] + 1}
+        world["batches"].append(row | more | {"previous_digest": row["digest"], "digest": "f" * 32})
+    (result,) = ask(spark, world, "batches")
+    assert result.verdict == "holds", result.rows
+    for row in world["batches"][-len(last) :]:
+        row["g"] -= 1
+    (result,) = ask(spark, world, "batches")
+    assert [row["fault"].startswith("ends at g") for row in rows(result)] == [True] * len(last)
+
+
 def test_of_several_cuts_of_a_number_the_last_counts(spark: SparkSession, world: World) -> None:
     never_ran = world.find("cuts", cut=5)
     for row in world["cuts"]:
@@ -574,6 +589,91 @@ def test_without_cuts_nothing_is_said_of_them(spark: SparkSession, world: World)
     world.tables["cuts"] = []
     names = ("cuts", "slices", "taken-by-cut")
     assert [result.verdict for result in ask(spark, world, *names)] == ["empty"] * 3
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def lossy_world() -> World:
+    """Two subscribers of a and b. At g 7, in the place of a refused request, five offsets of the Kafka topic a are
+    lost, and both are told; r is told too that Kafka has the event at g 4 no longer.
+    """
+    world = honest_world([change("r", "ab"), change("s", "ab"), *events("abab"), change("nobody"), *events("abab")])
+    answer = world.find("subscriptions", g=7)
+    assert answer["kind"] == "rejected"
+    where = {"kafka_topic": "a", "topic_id": "id-a"}
+    answer |= where | {"kind": "skipped", "generation": None, "reason": None, "lost": [(3, 5, 10)]}
+    for name in "rs":
+        received = sorted(received_by(world, name), key=lambda row: row["g"])
+        told = received[3] | where | {"topic": "a", "partition": 3, "offset": 5, "n": 0, "g": 7, "tag": "lost"}
+        world["deliveries"].append(told)
+        for index, row in enumerate([*received[:4], told, *received[4:]], 1):
+            row["delivery_index"] = index
+    world.find("deliveries", subscriber="r", g=4)["tag"] = "lost"
+    return world
+
+
+def test_what_is_told_as_lost_is_missing_nowhere_and_listed(spark: SparkSession) -> None:
+    world = lossy_world()
+    results = {result.audit.name: result for result in ask(spark, world, *ASKED)}
+    assert {name: result.rows for name, result in results.items() if result.verdict == "violated"} == {}
+    assert {results[name].verdict for name in ("skipped", "gaps", "pairwise-order", "published")} == {"holds"}
+    event = world.find("events", g=4)
+    said = ("how", "subscriber", "partition", "first_lost", "last_lost", "offsets", "lost_g")
+    assert [tuple(row[name] for name in said) for row in rows(results["losses"])] == [
+        ("before it was received", "r", event["partition"], event["offset"], event["offset"], 1, 4),
+        ("before it was stamped", None, 3, 5, 9, 5, 7),
+    ]
+
+
+def loss_is_not_told(world: World) -> list[dict[str, Any]]:
+    world["deliveries"].remove(world.find("deliveries", subscriber="r", g=7))
+    return [{"subscriber": "r", "g": 7, "n": 0, "partition": 3, "offset": 5}]
+
+
+def loss_is_told_again(world: World) -> list[dict[str, Any]]:
+    again = world.find("deliveries", subscriber="s", g=7) | {"delivery_index": 98}
+    world["deliveries"].extend([again | {"tag": "lost again"}, again | {"delivery_index": 99}])
+    return [{"subscriber": "s", "delivery_index": 99, "time_received": 3}]
+
+
+def loss_is_told_elsewhere(world: World) -> list[dict[str, Any]]:
+    world.find("deliveries", subscriber="s", g=7)["g"] = 8
+    return [{"subscriber": "s", "g": 8, "stamped_g": 7, "stamped_n": 0}]
+
+
+def loss_is_told_out_of_order(world: World) -> list[dict[str, Any]]:
+    told, after = (world.find("deliveries", subscriber="s", g=g) for g in (7, 8))
+    told["delivery_index"], after["delivery_index"] = after["delivery_index"], told["delivery_index"]
+    return [{"one": "s", "other": "r"}]
+
+
+def lost_and_stamped(world: World) -> list[dict[str, Any]]:
+    """One event of what is called lost, one behind it that stands before, and one before it that stands behind."""
+    moved = {3: 7, 5: 12, 8: 2}
+    for g, offset in moved.items():
+        world.find("events", g=g).update(kafka_topic="a", topic_id="id-a", partition=3, offset=offset)
+    faults = ("called lost, and stamped", *["not on the side of 5 to 9 on which it lies in the log"] * 2)
+    told = zip(moved.items(), faults, strict=True)
+    return [{"g": g, "offset": offset, "skipped_g": 7, "fault": fault} for (g, offset), fault in told]
+
+
+@pytest.mark.parametrize(
+    ("name", "plant"),
+    [
+        ("gaps", loss_is_not_told),
+        ("duplicates", loss_is_told_again),
+        ("published", loss_is_told_elsewhere),
+        ("pairwise-order", loss_is_told_out_of_order),
+        ("skipped", lost_and_stamped),
+    ],
+)
+def test_a_fault_about_a_loss_is_found(spark: SparkSession, name: str, plant: Planted) -> None:
+    world = lossy_world()
+    expected = plant(world)
+    (result,) = ask(spark, world, name)
+    assert result.verdict == "violated"
+    assert [{key: row[key] for key in told} for row, told in zip(rows(result), expected, strict=True)] == expected
 
 
 # --- what informs -----------------------------------------------------------------------------------------------------
@@ -594,10 +694,11 @@ def test_what_was_lost_with_a_topic_is_shown(spark: SparkSession, world: World) 
     ((partition, begin, end),) = answer["lost"]
     (row,) = rows(shown)
     assert (row["kafka_topic"], row["topic_id"], row["partition"]) == ("all", OLD, partition)
-    assert (row["first_lost"], row["last_lost"], row["offsets"], row["retired_g"]) == (begin, end - 1, 2, answer["g"])
+    assert (row["first_lost"], row["last_lost"], row["offsets"], row["lost_g"]) == (begin, end - 1, 2, answer["g"])
+    assert (row["how"], row["subscriber"]) == ("with its topic", None)
     # Asked again, by a process that had seen more.
     world["subscriptions"].append(answer | {"g": 10**6, "lost": [(partition, begin, end + 3), (2, 7, 8)]})
-    assert [(row["partition"], row["offsets"], row["retired_g"]) for row in rows(*ask(spark, world, "losses"))] == [
+    assert [(row["partition"], row["offsets"], row["lost_g"]) for row in rows(*ask(spark, world, "losses"))] == [
         (partition, 5, answer["g"]), (2, 1, 10**6)
     ]  # fmt: skip
 
@@ -660,6 +761,39 @@ def test_who_was_granted_and_has_no_receipts_is_named(spark: SparkSession, world
     world["subscriptions"].append(world["subscriptions"][0] | {"subscriber": "x", "kind": "rejected", "g": 10**6})
     world.register(spark)
     assert Auditor.of_views(spark).not_judged() == ("s", "u")
+
+
+def test_a_process_that_tells_nothing_is_named_though_others_of_its_id_tell(spark: SparkSession, world: World) -> None:
+    """Else one receipt of anybody's in an id's name would hide that all the others are missing."""
+    told: dict[str, set[str]] = {}
+    for row in world["deliveries"]:
+        told.setdefault(row["subscriber"], set()).add(row["nonce"])
+    name = next(name for name, nonces in sorted(told.items()) if len(nonces) > 1)
+    nonce = world.find("subscriptions", subscriber=name, kind="granted")["nonce"]
+    world.tables["deliveries"] = [row for row in world["deliveries"] if row["nonce"] != nonce]
+    world.register(spark)
+    assert Auditor.of_views(spark).not_judged() == (f"{name} (process {nonce})",)
+
+
+def test_nobody_who_tells_is_named(spark: SparkSession, world: World) -> None:
+    world.register(spark)
+    assert Auditor.of_views(spark).not_judged() == ()
+
+
+def test_a_receipt_from_far_beyond_all_stamps_is_found_an_hour_later(spark: SparkSession, world: World) -> None:
+    beyond = world["deliveries"][-1] | {"g": 10**15, "n": 10**15, "offset": 10**15, "delivery_index": 10**6}
+    world["deliveries"].append(beyond)
+    (late,) = ask(spark, world, "published")
+    assert late.verdict == "holds", "stamps may be on their way"
+    beyond["receipt_time"] = world["batches"][-1]["stamped_time"] - timedelta(minutes=61)
+    (found,) = ask(spark, world, "published")
+    assert found.verdict == "violated"
+    assert [row["g"] for row in rows(found)] == [10**15]
+    # A stamps partition that is known less far: its stamps may be on their way still.
+    world.tables["batches"] = [row for row in world["batches"] if row["batch"] == 1 or row["stamps_partition"] > 0]
+    world.tables["batches"][0]["stamped_time"] = beyond["receipt_time"]
+    assert world["batches"][0]["stamps_partition"] == 0
+    assert [row["g"] for row in rows(ask(spark, world, "published")[0]) if row["g"] == 10**15] == []
 
 
 def test_what_has_nothing_to_judge_does_not_hold(spark: SparkSession, world: World) -> None:

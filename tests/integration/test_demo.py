@@ -14,13 +14,16 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 
 _COMMAND = [sys.executable, "-c", "from totalorder.cli.app import main; main()", "demo", "--quick", "--json"]
 _PATIENCE_S = 600
+_HERE = "here"
 
 
 def _start(temporary: Path) -> subprocess.Popen[bytes]:
-    """The demo with a temporary folder of its own, by which its processes and files are known."""
+    """The demo with a temporary folder of its own, by which its processes and files are known, started in another."""
+    (temporary / _HERE).mkdir()
     return subprocess.Popen(
         _COMMAND,
         env={**os.environ, "TMPDIR": str(temporary)},
+        cwd=temporary / _HERE,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -43,7 +46,8 @@ def _processes(temporary: Path) -> list[str]:
 
 def _left_behind(temporary: Path) -> list[str]:
     # Java keeps a file for each of its processes, which it removes when it starts the next time.
-    files = [path.name for path in temporary.iterdir() if not path.name.startswith("hsperfdata")]
+    folders = (*temporary.iterdir(), *(temporary / _HERE).iterdir())
+    files = [path.name for path in folders if path.name != _HERE and not path.name.startswith("hsperfdata")]
     return _processes(temporary) + files
 
 

@@ -100,6 +100,25 @@ def test_stamps_and_grants_are_the_engines(
     assert_by_engine(settings)
 
 
+def test_settings_of_spark_that_the_first_run_fixed_stay_as_they_were(
+    broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
+) -> None:
+    topic = new_topic("a")
+    settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topics=(topic,), shards=2)
+    streaming = "org.apache.spark.sql.execution.streaming"
+    other = {
+        "spark.sql.shuffle.partitions": "5",
+        "spark.sql.streaming.stateStore.providerClass": f"{streaming}.state.HDFSBackedStateStoreProvider",
+    }
+    for given in ({}, other):
+        with Sequencer(settings.model_copy(update={"spark": given}), spark=spark) as sequencer:
+            for _ in range(2):
+                producer.send(topic, value=b"v").get(30)
+            until_processed(sequencer, events=2)
+    assert [offset for _, _, offset in sorted(read_log(settings).events())] == [0, 1, 2, 3]
+    assert_by_engine(settings)
+
+
 def test_topics_by_key_on_two_shards_with_events_that_name_none(
     broker: LocalBroker, producer: KafkaProducer, spark: SparkSession, new_topic: NewTopic, domain: str, tmp_path: Path
 ) -> None:

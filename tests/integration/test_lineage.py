@@ -248,7 +248,7 @@ def test_a_topic_that_was_made_anew_is_another_one(
     names = ("numbers", "content", "published", "taken-by-cut", "batches", "retired", "losses")
     *judged, lost = [auditor.ask(audit) for audit in choose(names)]
     assert {result.audit.name: result.rows for result in judged if result.verdict != "holds"} == {}
-    assert [row[:6] for row in lost.rows] == [(name, old, 0, 3, 4, 2)]
+    assert [row[:8] for row in lost.rows] == [("with its topic", None, name, old, 0, 3, 4, 2)]
 
 
 def test_a_topic_that_is_made_anew_while_it_is_read_gives_nothing(

@@ -48,7 +48,8 @@ def test_subscribe_and_inspect(
             [f"{topic}#2", f"{topic}[0]@1", "k:"],
         ]
         assert r"\x1b[31mtwo" in out
-        code, out, _ = run("subscribe", topic, "--id", "s", "--json", "--max", "1", "--end", "--no-receipts", *where)
+        last = ("--json", "--max", "1", "--end", "--no-receipts", "--client", "confluent")
+        code, out, _ = run("subscribe", topic, "--id", "s", *last, *where)
         event = json.loads(out)
         assert (event["n"], event["value"], event["key_base64"], event["tag"]) == (3, None, "/w==", None)
         assert event["headers"] == [{"name": "h", "value": "x"}]

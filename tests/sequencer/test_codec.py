@@ -2,6 +2,7 @@
 
 import json
 import random
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from totalorder.config import Settings
 from totalorder.errors import LimitExceeded, WireError
 from totalorder.sequencer import codec
 from totalorder.sequencer.codec import StampsAssembler, WireRecord, decode_part, encode_stamps
-from totalorder.sequencer.limits import MAX_BATCH_BYTES, MAX_PART_BYTES, MAX_TOPICS_PER_SUBSCRIPTION
+from totalorder.sequencer.limits import MAX_BATCH_BYTES, MAX_PART_BYTES, MAX_TIME_MS, MAX_TOPICS_PER_SUBSCRIPTION
 from totalorder.sequencer.stamps import Source, StampedBatch, StampRows
 
 topics = st.sampled_from(["T", "X", "Z", "été", "a" * 200])
@@ -271,9 +272,63 @@ def test_columns_that_are_too_long_or_too_short_are_refused() -> None:
 def test_no_columns_unpack_to_more_than_a_record_may_hold() -> None:
     """A directory may not promise values that no bytes stand for."""
     directory, _ = raw_of(encode_stamps(stamped(events("T")))[0])
-    for rows, entries in ((2_000_000, 0), (1, 5_000_000)):
-        with pytest.raises(WireError, match="does not fit its data"):
+    for rows, entries, why in (
+        (500_000, 0, "less or more behind the directory"),
+        (1, 1_900_000, "less or more behind the directory"),
+        (2_000_000, 0, "too many rows"),
+        (1, 5_000_000, "too many rows"),
+    ):
+        with pytest.raises(WireError, match=why):
             decode_part(value_of(json.dumps(directory | {"rows": rows, "entries": entries}), bytes(1_000)))
+
+
+def test_what_a_part_takes_is_known_before_its_columns_are_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal values take nothing on the wire: 952 bytes were half a gigabyte."""
+    directory, columns = raw_of(encode_stamps(stamped(events("T")))[0])
+    bomb = value_of(json.dumps(directory | {"rows": 2_000_000}), bytes(20_000_000))
+    behind = value_of(json.dumps(directory), columns + bytes(60_000_000))
+    assert len(bomb) < 2_000
+    monkeypatch.setattr(codec, "from_planes", lambda *_: pytest.fail("a column was made"))
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="too many rows"):
+            decode_part(bomb)
+        with pytest.raises(WireError, match="less or more behind"):
+            decode_part(behind)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"base": [2**62 - 1]}, "n is out of range"),
+        ({"base": [2**63 - 1]}, "n is out of range"),
+        ({"base": [-5]}, "n is out of range"),
+        ({"first": [0, 2**62]}, "g is out of range"),
+        ({"first": [0, 2**63 - 1]}, "g is out of range"),
+        ({"first": [0, 0]}, "g is out of range"),
+        ({"g": 2}, "g is out of range"),
+        ({"g": 2**62}, "g, control_g or time_ms"),
+        ({"control_g": 2**62}, "g, control_g or time_ms"),
+        ({"time_ms": MAX_TIME_MS + 1}, "g, control_g or time_ms"),
+    ],
+)
+def test_numbers_that_no_domain_reaches_are_refused(changed: dict[str, Any], why: str) -> None:
+    """What is summed may go over 64 bits, to where it looks well."""
+    directory, columns = raw_of(encode_stamps(stamped(events("TTT")))[0])
+    assert len(decode_part(value_of(json.dumps(directory), columns)).rows) == 3
+    with pytest.raises(WireError, match=why):
+        decode_part(value_of(json.dumps(directory | changed), columns))
+
+
+def test_events_of_a_topic_that_do_not_stand_in_order_are_refused() -> None:
+    batch = stamped(events("TTT"))
+    falls = replace(batch.rows, g=batch.rows.g[[0, 2, 1]])
+    with pytest.raises(WireError, match="do not stand in order"):
+        feed(reader(), list(encode_stamps(replace(batch, rows=falls).sealed())))
 
 
 @given(at=st.integers(0, 10_000), bit=st.integers(0, 7))
@@ -294,20 +349,38 @@ def test_no_value_and_a_bomb_are_refused() -> None:
     with pytest.raises(WireError, match="no value"):
         decode_part(None)
     bomb = bytes(pa.compress(bytes(70_000_000), codec="zstd", asbytes=True))
-    with pytest.raises(WireError, match="more than 64000000 bytes"):
+    with pytest.raises(WireError, match="JSONDecodeError"):
         decode_part(bomb)
 
 
-def test_parts_that_never_complete_hold_no_more_than_a_batch_may(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_never_complete_cost_what_they_cost_on_the_wire(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first part's rows again and again: on the wire they pack into next to nothing."""
     _, records = many_parts()
+    monkeypatch.setattr(codec, "decode_part", lambda *_: pytest.fail("a part was unpacked"))
+    assembler = reader()
+    for part in range(1_000):
+        assembler.add(records[0].value, altered(records[0], part=b"%d" % part, parts=b"10000"))
+    (attempt,) = assembler._attempts
+    assert attempt.size == 1_000 * len(records[0].value)
+    monkeypatch.setattr(codec, "MAX_BATCH_BYTES", 1_001 * len(records[0].value) - 1)
+    with pytest.raises(WireError, match=r"not usable: batch 1 has more stamps, entries or topics than a batch may"):
+        assembler.add(records[0].value, altered(records[0], part=b"1000", parts=b"10000"))
+    assert not assembler.waiting
+
+
+def test_parts_that_are_whole_and_too_many_are_not_unpacked_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, records = many_parts()
     size = codec.bytes_of(decode_part(records[0].value).rows)
+    made: list[int] = []
+    columns = codec._columns
+    monkeypatch.setattr(codec, "_columns", lambda *args: made.append(1) or columns(*args))  # type: ignore[func-returns-value]
     monkeypatch.setattr(codec, "MAX_BATCH_BYTES", 3 * size)
     assembler = reader()
-    for part in range(3):
-        assembler.add(records[0].value, altered(records[0], part=b"%d" % part, parts=b"10000"))
+    for part in range(9):
+        assembler.add(records[0].value, altered(records[0], part=b"%d" % part, parts=b"10"))
     with pytest.raises(WireError, match=r"not usable: batch 1 has more stamps, entries or topics than a batch may"):
-        assembler.add(records[0].value, altered(records[0], part=b"3", parts=b"10000"))
+        assembler.add(records[0].value, altered(records[0], part=b"9", parts=b"10"))
+    assert len(made) == 3
     assert not assembler.waiting
 
 
@@ -338,6 +411,21 @@ def test_a_batch_of_the_default_size_in_which_everybody_shares_everything_is_leg
     assert most < MAX_BATCH_BYTES
     rows = many_parts()[0].rows
     assert codec.bytes_of(rows) + 8 == sum(getattr(rows, name).nbytes for name in StampRows.__dataclass_fields__)
+
+
+def test_a_directory_with_too_many_values_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("totalorder.sequencer.budget.json.loads", lambda _: pytest.fail("it was parsed"))
+    with pytest.raises(WireError, match="more values than 1500000 numbers' worth"):
+        decode_part(value_of("[[]" + ",[]" * 300_000 + "]", b""))
+
+
+def test_a_directory_with_more_values_than_a_reader_takes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = stamped(events([f"topic-{number}" for number in range(60)]))
+    monkeypatch.setattr("totalorder.sequencer.budget.MAX_JSON_UNITS", 200)
+    records = list(encode_stamps(batch))
+    assert len(records) > 1
+    (out,) = feed(reader(), records)
+    assert same_rows(out, batch)
 
 
 @pytest.mark.parametrize("hostile", ["[[]" + ",[]" * 5_000 + "]", "[" * 8_000 + "]" * 8_000])

@@ -21,6 +21,8 @@ from totalorder.sequencer.control import (
     Request,
     Retire,
     Retired,
+    Skip,
+    Skipped,
     Subscribe,
     Unsubscribe,
     answer_key,
@@ -55,6 +57,7 @@ def test_requests_come_out_as_they_went_in() -> None:
         Unsubscribe(id="a", generation=2, nonce="n"),
         Renew(id="a", generation=2, nonce="n"),
         Retire(id="a", nonce="n", topic="orders", topic_id="7tqmyJG4TjCDl6Zpo8v2FA", seen={0: 3, 123_456_789: 0}),
+        Skip(id="a", nonce="n", topic="orders", topic_id="7tqmyJG4TjCDl6Zpo8v2FA", partition=3, begin=0, end=2**62 - 1),
     ]
     assert [parse_request(encode_request(request)) for request in requests] == requests
 
@@ -148,6 +151,37 @@ def test_what_does_not_name_a_kafka_topic_retires_none(changed: dict[str, Any], 
         parse_request(json.dumps(RETIRE | changed).encode())
     assert reason in caught.value.reason
     assert len(caught.value.reason) < 200
+
+
+SKIP: dict[str, Any] = {
+    **{name: RETIRE[name] for name in ("v", "id", "nonce", "topic", "topic_id")},
+    "kind": "skip",
+    "partition": 0,
+    "begin": 3,
+    "end": 5,
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"topic": ""}, "text of 1 to 249 characters"),
+        ({"topic_id": "é"}, "text of 1 to 64 characters"),
+        ({"partition": -1}, "partition -1 is not an integer from 0"),
+        ({"partition": 2**31}, "is not an integer from 0 to 2147483647"),
+        ({"partition": "0"}, "partition '0' is not an integer"),
+        ({"begin": -1}, "begin -1 is not an integer"),
+        ({"begin": True}, "begin True is not an integer"),
+        ({"end": 3}, "end 3 is not an integer from 4"),
+        ({"end": 2**62}, "is not an integer from 4 to"),
+        ({"seen": {}}, "missing or unknown: 'seen'"),
+    ],
+)
+def test_what_is_no_range_of_offsets_is_not_passed_over(changed: dict[str, Any], reason: str) -> None:
+    assert isinstance(parse_request(json.dumps(SKIP).encode()), Skip)
+    with pytest.raises(BadRequest) as caught:
+        parse_request(json.dumps(SKIP | changed).encode())
+    assert reason in caught.value.reason
 
 
 def test_a_lone_surrogate_cannot_name_a_topic() -> None:
@@ -274,6 +308,13 @@ ANSWERS: list[Answer] = [
         topic_id="uuid",
         lost={0: (3, 5), 7: (0, 1)},
     ),
+    Skipped(
+        **{name: value for name, value in WHO.items() if name != "generation"},
+        offset=9,
+        topic="k",
+        topic_id="uuid",
+        lost={7: (3, 5)},
+    ),
 ]
 
 
@@ -290,6 +331,7 @@ def test_only_a_grant_or_an_end_may_replace_a_grant_in_a_compacted_topic() -> No
         b"reject/6",
         b"reject/7",
         b"retired/k/uuid",
+        b"skipped/9",
     ]
 
 
@@ -302,10 +344,12 @@ def test_what_is_not_an_answer_is_refused(bad: bytes) -> None:
         decode_answer(bad)
 
 
+@pytest.mark.parametrize("answer", ANSWERS[-2:])
 @pytest.mark.parametrize("field", ["g", "offset", "lost", "id", "nonce", "topic", "topic_id", "batch", "incarnation"])
-def test_an_answer_on_a_topic_with_a_field_of_another_kind_is_refused(field: str) -> None:
-    record = json.loads(encode_answer(ANSWERS[-1]))
-    for odd in (None, 1.5, {"0": 1}, {"0": [3]}, {"0": [3, 3]}, {"0": [-1, 3]}, {"0": ["1", 3]}, {"x": [1, 3]}, [[1]]):
+def test_an_answer_on_a_topic_with_a_field_of_another_kind_is_refused(field: str, answer: Answer) -> None:
+    record = json.loads(encode_answer(answer))
+    odd_ranges = ([3], [3, 3], [-1, 3], ["1", 3], [3, 2**63])
+    for odd in (None, 1.5, {"0": 1}, {"x": [1, 3]}, [[1]], *({"0": bounds} for bounds in odd_ranges)):
         with pytest.raises(WireError):
             decode_answer(json.dumps({**record, field: odd}).encode())
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from cut_runs import runs
 from hypothesis import given, settings, strategies as st
 
 from totalorder.errors import Contradiction, EventsLost, LimitExceeded, WireError
 from totalorder.sequencer.codec import WireRecord
 from totalorder.sequencer.cuts import KEY_EVERY, Cut, CutEncoder, CutsAssembler, SlicePart, encode_cut
-from totalorder.sequencer.limits import MAX_CUT_ADVANCES, MAX_CUT_SLICES, MAX_PARTITION_NUMBER
+from totalorder.sequencer.limits import MAX_CUT_ADVANCES, MAX_CUT_SLICES
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.stamps import Source
 
@@ -43,44 +44,6 @@ def says(cut: Cut) -> tuple[object, ...]:
 
 def same(found: Sequence[Cut], expected: Sequence[Cut]) -> None:
     assert list(map(says, found)) == list(map(says, expected))
-
-
-@st.composite
-def runs(draw: st.DrawFn) -> list[Cut]:
-    """Cuts that follow each other, now and then with other sources or another order of topics; numbers of any size."""
-    names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=249)
-    every = st.builds(Source, names, st.text("0-A", min_size=1, max_size=64), st.integers(0, MAX_PARTITION_NUMBER))
-    pool = draw(st.lists(every, min_size=1, max_size=6, unique=True))
-    orders = draw(st.lists(st.lists(names, max_size=3, unique=True), min_size=1, max_size=2))
-    counts = st.one_of(st.integers(1, 3), st.integers(1, 2**40))
-    at = {source: draw(st.one_of(st.just(0), st.integers(0, 2**50))) for source in pool}
-    sources, order = pool[: draw(st.integers(0, len(pool)))], orders[0]
-    found = []
-    for number in range(1, draw(st.integers(1, 8)) + 1):
-        if draw(st.integers(0, 4)) == 0:
-            sources, order = (
-                draw(st.permutations(pool))[: draw(st.integers(0, len(pool)))],
-                draw(st.sampled_from(orders)),
-            )
-        places = st.dictionaries(st.integers(0, max(0, len(sources) - 1)), counts, max_size=len(sources))
-        slices = draw(st.lists(places, min_size=1, max_size=5))
-        begins = [at[source] for source in sources]
-        for one in slices:
-            for place, count in one.items():
-                at[sources[place]] += count
-        found.append(
-            Cut.of(
-                domain="d",
-                incarnation=3,
-                cut=number,
-                sources=sources,
-                begins=begins,
-                ends=[at[source] for source in sources],
-                looks=[list(one.items()) for one in slices[:-1]],
-                topic_order=order,
-            )
-        )
-    return found
 
 
 @given(run=runs(), key_every=st.integers(1, 4), data=st.data())
@@ -212,6 +175,36 @@ def test_the_cut_from_which_the_next_goes_on_counts_whatever_came_between() -> N
         same(found, [ONE, TWO, OTHER_TWO, TWO, THREE])
 
 
+def test_a_cut_that_did_not_know_of_a_new_partition_counts_no_more_for_it() -> None:
+    """The next one would go on from it too, if the partition that is new there could begin where it likes."""
+    stamped, late = cut(2, [4, 7], [5, 8]), cut(2, [4], [5])
+    after = cut(3, [5, 8], [6, 8])
+    for last in (delta(after), key(after)):
+        found = read(CutsAssembler(domain="d"), key(ONE), key(stamped), key(late), last)
+        same(found, [ONE, stamped, late, stamped, after])
+
+
+@pytest.mark.parametrize("behind", [delta(THREE), key(THREE), delta(cut(4, [9], [10]))])
+def test_reading_that_began_at_a_cut_that_never_ran_begins_anew(behind: WireRecord) -> None:
+    five, six = cut(5, [10], [11]), cut(6, [11], [12])
+    assembler = CutsAssembler(domain="d")
+    same(read(assembler, key(OTHER_TWO)), [OTHER_TWO])
+    is_key = headers(behind)["key"] == b"1"
+    same(read(assembler, behind), [THREE] if is_key else [])
+    if not is_key:
+        same(read(assembler, delta(cut(4, [9], [10])), key(five), delta(six)), [five, six])
+        with pytest.raises(EventsLost, match="from cut 6 to 8"):
+            read(assembler, key(cut(8, [0], [1])))
+
+
+def test_the_domain_s_first_cut_is_where_all_goes_on_from() -> None:
+    for wrong in (delta(cut(2, [3], [5])), key(cut(2, [3], [5]))):
+        with pytest.raises(Contradiction, match="cut 2 of"):
+            read(CutsAssembler(domain="d"), key(ONE), wrong)
+    with pytest.raises(EventsLost, match="from cut 1 to 3"):
+        read(CutsAssembler(domain="d"), key(ONE), key(THREE))
+
+
 def test_what_came_first_counts_again_when_it_comes_again() -> None:
     assembler = CutsAssembler(domain="d")
     same(read(assembler, key(ONE), delta(TWO), key(OTHER_TWO), key(TWO)), [ONE, TWO, OTHER_TWO, TWO])
@@ -292,6 +285,23 @@ def test_what_goes_on_from_before_the_first_key_cut_is_passed_over() -> None:
 # --- what is no cut ---------------------------------------------------------------------------------------------------
 
 
+def test_behind_a_cut_of_which_the_ends_are_known_no_key_cut_is_needed() -> None:
+    """As a snapshot tells one."""
+    ends = TWO.ends.tolist()
+    assembler = CutsAssembler(domain="d", behind=cut(2, ends, ends))
+    same(read(assembler, delta(ONE), delta(TWO)), [])
+    same(read(assembler, delta(THREE)), [THREE])
+    assert [one.cut for one in assembler.newest] == [3]
+
+
+def test_what_does_not_go_on_from_the_cut_that_is_known_is_refused_and_nothing_begins_anew() -> None:
+    assembler = CutsAssembler(domain="d", behind=cut(2, [5, 5], [5, 5]))
+    with pytest.raises(Contradiction, match="cut 3 of"):
+        read(assembler, delta(THREE))
+    with pytest.raises(EventsLost, match="goes from cut 2 to 9"):
+        read(assembler, key(cut(9, [0], [1])))
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
@@ -366,15 +376,21 @@ def test_a_head_that_no_encoder_writes(wrong: dict[str, object], is_key: bool) -
 def test_nothing_may_stand_behind_the_columns() -> None:
     head, planes = unpacked(key(ONE))
     for value in (packed(head, planes + b"\0"), packed(head, planes[:-1])):
-        with pytest.raises(WireError, match=r"behind the columns|does not fit"):
+        with pytest.raises(WireError, match="less or more behind the directory"):
             CutsAssembler(domain="d").add(value, headers(key(ONE)))
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("totalorder.sequencer.codec.MAX_RAW_PART_BYTES", 1_000_000)
     record = key(ONE)
-    with pytest.raises(WireError, match="more than 1000000 bytes when unpacked"):
-        CutsAssembler(domain="d").add(pa.compress(b"\0" * 2_000_000, codec="zstd", asbytes=True), headers(record))
+    head, _ = unpacked(record)
+    for wrong, why in (
+        ({"advances": 1_000_000}, "more than 1000000 bytes when unpacked"),
+        ({}, "less or more behind the directory"),
+    ):
+        value = packed(list((dict(zip(HEAD, head, strict=True)) | wrong).values()), bytes(2_000_000))
+        with pytest.raises(WireError, match=why):
+            CutsAssembler(domain="d").add(value, headers(record))
 
 
 @given(run=runs(), changes=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=8))

@@ -152,6 +152,9 @@ def test_the_engine_does_what_the_twin_says(rng: random.Random, shards: int) -> 
         for done in effects:
             assert (done.late, done.events) == (late, len(stamps))
         assert {topic for state in states for topic in retired_of(state)} == twin.retired
+        for state in states:
+            assert len(state.hot.next_offsets) == len(state.cold.sources)
+            assert not {rank for rank, _ in state.cold.sources} & state.cold.retired.keys()
 
 
 def reloaded(state: State) -> State:

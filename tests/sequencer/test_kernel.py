@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import given, settings, strategies as st
 
-from totalorder.bench.kernel_twin import PlainStamper
+from totalorder.bench.kernel.twin import PlainStamper
 from totalorder.sequencer import kernel
 from totalorder.sequencer.kernel import NONE, Groups, Recency, stamp_run
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from engine_world import DOMAIN, configs
+from engine_world import DOMAIN, configs, run
 from hypothesis import given, strategies as st
 from reference import ReferenceLeases
 
@@ -185,3 +185,14 @@ def test_a_renewal_without_a_lease_is_answered_and_changes_nothing() -> None:
     assert not effects.cold_changed
     assert np.array_equal(job.state().expiries(), before.expiries())
     assert job.run(10**9, []).answers == ()
+
+
+def test_only_the_process_that_holds_the_lease_renews_it() -> None:
+    asked: list[Request] = [
+        Subscribe(id="r", generation=1, nonce="n", topics=("T",), lease_s=10, stamps_ends={}),
+        Renew(id="r", generation=1, nonce="another"),
+        Renew(id="r", generation=1, nonce="n"),
+    ]
+    rows = [Row(f"{DOMAIN}.control", 0, at, at, control=encode_request(one)) for at, one in enumerate(asked)]
+    _, (effects,) = run([rows], configs())
+    assert [type(answer) for answer in effects.answers] == [Grant, Rejection, Renewed]

@@ -13,7 +13,7 @@ SEEDS = range(int(os.environ.get("TOTALORDER_SIM_FROM", "0")), int(os.environ.ge
 STEPS = 800
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1200)
 def test_overlapping_processes_of_an_id_never_deliver_twice_without_a_flag() -> None:
     delivered, failed = 0, []
     for seed in SEEDS:

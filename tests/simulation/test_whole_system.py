@@ -1,43 +1,27 @@
-"""The whole system from one seed. A failure names the seed: `World(seed)` repeats it exactly.
-
-For more than the few seeds of every run: TOTALORDER_SIM_FROM=1000 TOTALORDER_SIM_TO=2000 pytest tests/simulation
-"""
-
-import os
-import traceback
-from functools import lru_cache
+"""The whole system from one seed. A failure tells the command that repeats it; for more seeds: `make simulate`."""
 
 import pytest
-from sim_checker import Checker
-from sim_world import World
+from sim_run import Case, run
 
-from totalorder.sequencer import codec
-
-SEEDS = range(int(os.environ.get("TOTALORDER_SIM_FROM", "0")), int(os.environ.get("TOTALORDER_SIM_TO", "24")))
-STEPS = 80
-
-
-def simulate(seed: int) -> tuple[int, int, int]:
-    """How many events were delivered, how many of them as lost, and how many topics were deleted."""
-    world = World(seed)
-    world.run(STEPS)
-    world.heal()
-    delivered = Checker(world).check()
-    events = [event for slot in world.slots for process in slot.processes for event in process.events]
-    return delivered, sum(event.tag == "lost" for event in events), world.recreated
+RARE = (2489, 16355)
+"""Worlds that show what few do. 2489: events wait that are owed to nobody, of a topic that was retired before the
+change that brings one of its name (`Events.switched`). 16355: of a partition that is new to a subscriber with m = 2,
+one stamps partition names an offset before another one names an earlier, in the same batch (`ready_batch` of the
+delivery machine). When a change of the simulation makes another world of it, look for one: break that rule, and run
+many.
+"""
+SEEDS = (*range(200), *RARE)
 
 
-@pytest.mark.timeout(3600)
-def test_promise_holds_in_every_world(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Many processes of a world decode the same records: that is half of its time.
-    monkeypatch.setattr(codec, "decode_part", lru_cache(maxsize=20_000)(codec.decode_part))
-    delivered = lost = deleted = 0
+@pytest.mark.timeout(1200)
+def test_promise_holds_in_every_world() -> None:
+    delivered = lost = redelivered = 0
     for seed in SEEDS:
-        try:
-            found = simulate(seed)
-        except BaseException:
-            pytest.fail(f"seed {seed}:\n{traceback.format_exc()}", pytrace=False)
-        delivered, lost, deleted = delivered + found[0], lost + found[1], deleted + found[2]
-    assert delivered - lost > 20 * len(SEEDS)
+        outcome = run(Case(seed))
+        if outcome.failure:
+            pytest.fail(f"{outcome.case.command}\n{outcome.failure}", pytrace=False)
+        delivered += outcome.delivered
+        lost, redelivered = lost + outcome.lost, redelivered + outcome.redelivered
+    assert delivered - lost > 50 * len(SEEDS)
     assert lost > len(SEEDS)
-    assert deleted > len(SEEDS) // 4
+    assert redelivered > len(SEEDS)

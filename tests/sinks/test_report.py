@@ -90,11 +90,13 @@ def test_what_is_not_judged_is_told_and_does_not_read_as_held() -> None:
 
 
 def test_what_was_lost_is_told_above_all_verdicts() -> None:
-    row = {"kafka_topic": "<a>", "topic_id": "i", "partition": 2, "first_lost": 5, "last_lost": 6, "retired_g": 1234}
+    place = {"kafka_topic": "<a>", "topic_id": "i", "partition": 2, "first_lost": 5, "last_lost": 6, "lost_g": 1234}
+    row = place | {"how": "with its topic", "subscriber": None}
     text = shown(result("holds"), figures=replace(FIGURES, lost=[row]))
     told = text[: text.index("Verdicts")]
-    assert "Lost before they were stamped" in told
-    assert "&lt;a&gt;[2]@5 to 6 (Kafka&#x27;s id i, retired at position 1,234)." in told
+    assert "Lost: &lt;a&gt;[2]@5 to 6 (Kafka&#x27;s id i), with its topic, at position 1,234." in told
+    told = shown(figures=replace(FIGURES, lost=[row | {"how": "before it was received", "subscriber": "<s>"}]))
+    assert "before it was received by &lt;s&gt;, at" in told
     many = shown(result("holds"), figures=replace(FIGURES, lost=[row | {"partition": at} for at in range(13)]))
     assert "&lt;a&gt;[11]@5" in many
     assert "&lt;a&gt;[12]@5" not in many

@@ -19,7 +19,14 @@ class Clock:
 
 
 def batch(
-    number: int, *, events: int = 1, unroutable: int = 0, late: int = 0, trigger_ms: int = 100, look_ms: float = 5.2
+    number: int,
+    *,
+    events: int = 1,
+    unroutable: int = 0,
+    late: int = 0,
+    unsigned: int = 0,
+    trigger_ms: int = 100,
+    look_ms: float = 5.2,
 ) -> BatchProgress:
     figures = {
         "batch": number,
@@ -28,11 +35,13 @@ def batch(
         "unroutable": unroutable,
         "unroutable_at": f"a[0]@{number}" if unroutable else "",
         "late": late,
+        "unsigned": unsigned,
         "g_first": number * 10,
         "g_last": number * 10 + 9,
     }
     durations_ms = {"triggerExecution": trigger_ms, "addBatch": 50}
-    return BatchProgress(figures=figures, durations_ms=durations_ms, looks={"longest_ms": look_ms, "silent": 0})
+    looks = {"longest_ms": look_ms, "silent": 0}
+    return BatchProgress(planned=number - 1, figures=figures, durations_ms=durations_ms, looks=looks)
 
 
 def run(*, verbose: bool, **more: int) -> list[dict[str, Any]]:
@@ -82,6 +91,7 @@ def test_each_batch_for_who_asks_for_it() -> None:
         "events": 1,
         "controls": 1,
         "unroutable": 0,
+        "unsigned": 0,
         "g": "10..19",
         "trigger_ms": 101,
         "plan_ms": None,
@@ -90,6 +100,14 @@ def test_each_batch_for_who_asks_for_it() -> None:
         "events_per_s": 10,
         "look_ms": 5,
     }
+
+
+def test_unsigned_requests_are_told_once() -> None:
+    """Who writes them may write any number; each batch's own line has their count."""
+    (warning,) = [line for line in run(verbose=True, unsigned=2) if line["log_level"] == "warning"]
+    assert warning["event"] == "control records refused that no key of control_key_file has signed"
+    assert "control_key" in warning["remedy"]
+    assert [line["unsigned"] for line in run(verbose=True, unsigned=2) if line["event"] == "batch"] == [2] * 300
 
 
 def test_events_without_a_topic_are_counted_in_as_few_lines() -> None:

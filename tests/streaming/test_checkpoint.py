@@ -1,5 +1,6 @@
 """The record beside the checkpoint, what is read from Spark's logs, and the lock."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pyspark.sql import SparkSession
 from totalorder.config import make_settings
 from totalorder.errors import StateError
 from totalorder.sequencer.stamps import Source
-from totalorder.streaming.checkpoint import CheckpointLock, read_checkpoint
+from totalorder.streaming.checkpoint import CheckpointLock, read_checkpoint, settle
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.record import DomainRecord, EventTopic
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
@@ -23,7 +24,7 @@ A = EventTopic(name="a", topic_id="id-a", starts={0: 3})
 RECORD = DomainRecord.begin(SETTINGS, topics=[A], own_ids={"d.stamps": "id-s"})
 
 
-@pytest.fixture(params=["local", "hadoop"])
+@pytest.fixture(params=["local", pytest.param("hadoop", marks=pytest.mark.spark)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
         return LocalStore(tmp_path)
@@ -47,6 +48,14 @@ def test_a_record_comes_back_as_it_was() -> None:
     assert admitted.orders == ((), ("b",))
     claimed = replace(admitted, claim=7)
     assert DomainRecord.decode(claimed.encode(), "here") == claimed
+
+
+def test_what_is_lost_comes_back_and_is_that_of_the_topics_that_are_read() -> None:
+    lost = RECORD.losing({Source("a", "id-a", 0): (3, 9), Source("a", "id-a", 7): (0, 2)})
+    assert DomainRecord.decode(lost.encode(), "here") == lost != RECORD
+    assert lost.lost == {Source("a", "id-a", 0): (3, 9), Source("a", "id-a", 7): (0, 2)}
+    assert lost.leaving({"id-a"}, "gone").lost == {}
+    assert RECORD.losing({Source("a", "another", 0): (3, 9)}) == RECORD
 
 
 def test_of_a_name_one_topic_at_most_is_read() -> None:
@@ -86,6 +95,11 @@ def with_field(**fields: object) -> str:
             with_field(topics=[["a", "id", [], "left"]]),
             with_field(topics=[["a", "id", [[0, "first"]], "read"]]),
             with_field(orders=7),
+            with_field(lost=7),
+            with_field(lost=[[1, 0, 5]]),
+            with_field(lost=[[2, 0, 5, 6]]),
+            with_field(lost=[[0, 0, 5, 6]]),
+            with_field(lost=[[1, 0, 6, 6]]),
         ),
     ],
 )
@@ -138,6 +152,45 @@ def test_store_and_facts(store: Store, tmp_path: Path) -> None:
     assert facts.next_offsets == {a: 11} | more
     assert (facts.planned_ms, facts.planned_offsets) == (1012, {a: 99} | more)
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".tmp")]
+
+
+def test_a_write_for_which_there_is_no_room_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.write("domain.json", "old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("totalorder.streaming.store.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.write("domain.json", "new")
+    assert store.read("domain.json") == "old"
+    assert store.names("") == ["domain.json"]
+
+
+OPERATOR = """v2
+{"stateStoreInfo":[{"stateSchemaFilePaths":["file:/was/query/state/0/_stateSchema/default/0_x",\
+"file:/was/query/state/0/_stateSchema/default/1_y"]}],"operatorPropertiesJson":"{\\"timeMode\\":\\"NoTime\\"}"}"""
+
+
+def test_a_checkpoint_that_was_moved_has_its_schema_where_it_is_now(store: Store, tmp_path: Path) -> None:
+    name = "query/state/0/_metadata/v2/0"
+    settle(store, "/is/query")  # of a new one nothing is there
+    store.write(name, OPERATOR)
+    if isinstance(store, LocalStore):
+        (tmp_path / name).with_name(".0.crc").touch()  # by a Spark that wrote through Hadoop's check sums
+    settle(store, "/is/query")
+    settled = store.read(name)
+    assert settled == OPERATOR.replace("file:/was/", "file:/is/")
+    if isinstance(store, LocalStore):
+        assert store.names("query/state/0/_metadata/v2") == ["0"]
+    before = (tmp_path / name).stat()
+    settle(store, "/is/query")
+    assert (tmp_path / name).stat() == before, "nothing is written where all is in place"
+    settle(store, "s3a://bucket/is/query")
+    assert store.read(name) == OPERATOR.replace("file:/was/", "s3a://bucket/is/")
 
 
 @pytest.mark.parametrize(

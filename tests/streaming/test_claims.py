@@ -187,6 +187,15 @@ def test_no_other_record_on_control_takes_the_domain(starts: Starts, broker: Loc
     starts.refused("other", holder)
 
 
+def test_one_whose_domain_was_taken_over_does_not_start(starts: Starts) -> None:
+    holder = starts.start("holder")
+    starts.send(encode_claim(Claim(incarnation=3, owner="nobody")))
+    assert starts.start("holder") == holder
+    starts.send(encode_claim(Claim(incarnation=2, owner="recovered")))
+    with pytest.raises(PreflightFailed, match="taken over by the checkpoint with the identity recovered"):
+        starts.start("holder")
+
+
 def test_topics_that_another_made_in_the_same_moment_will_do_where_they_are_alike(
     starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """How a job ends that could not start, or whose Java is gone: the cause is told, whatever else fails on the way out."""
 
+import errno
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,8 +11,10 @@ from structlog.testing import capture_logs
 from totalorder.config import make_settings
 from totalorder.errors import Error, SettingsError
 from totalorder.streaming import runner
+from totalorder.streaming.failures import explained
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import Sequencer
+from totalorder.streaming.store import LocalStore
 
 
 class OfJava(Py4JError):  # type: ignore[misc]
@@ -69,6 +72,11 @@ def test_a_clean_up_that_fails_hides_neither_a_cause_nor_what_comes_behind_it(se
     assert ended == ["unlocked"]
 
 
+def test_a_full_disk_is_told_by_whoever_meets_it(tmp_path: Path) -> None:
+    told = explained(OSError(errno.ENOSPC, "No space left on device", "x"), "the sequencer", (str(tmp_path),))
+    assert told.what.startswith("a disk is full: [Errno 28] No space left on device: 'x'; free now: ")
+
+
 class NoWorker(Py4JError):  # type: ignore[misc]
     """As the warming of Spark's workers ends with on a busy machine."""
 
@@ -83,6 +91,7 @@ def begin(sequencer: Sequencer, monkeypatch: pytest.MonkeyPatch) -> Callable[[ty
     def run(error: type[Exception]) -> None:
         monkeypatch.setattr(runner, "start_query", lambda *_, **__: _raise(error))
         sequencer._record = DomainRecord.begin(sequencer.settings, topics=[], own_ids={})
+        sequencer._store = LocalStore(Path(sequencer.settings.checkpoint_dir))
         sequencer._tails = {}
         sequencer._spark = object()  # type: ignore[assignment]
         with capture_logs():

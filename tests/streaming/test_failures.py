@@ -1,5 +1,7 @@
 """Errors on their way from a worker through Spark's messages."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -42,6 +44,29 @@ def test_an_empty_message() -> None:
 
 def test_a_java_without_memory_says_what_helps() -> None:
     assert "spark.driver.memory" in str(error_from(SPARK.format("java.lang.OutOfMemoryError: Java heap space")))
+
+
+@pytest.mark.parametrize("word", ["", "[CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] ", "Incomplete log file "])
+def test_a_full_disk_is_told_before_what_it_leads_to(word: str, tmp_path: Path) -> None:
+    text = SPARK.format(f"{word}java.io.IOException: No space left on device")
+    found = error_from(text, (str(tmp_path), "/no/such"))
+    assert type(found) is Error
+    assert re.fullmatch(rf"a disk is full: .*; free now: [\d.,]+ MB under {tmp_path}", found.what)
+    assert not is_passing(text)
+
+
+def test_a_state_that_cannot_be_written_is_not_a_damaged_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = SPARK.format("[CANNOT_WRITE_STATE_STORE.CANNOT_COMMIT] Error writing state store files")
+    disks = (str(tmp_path), "/no/such")
+    assert type(found := error_from(text, disks)) is Error
+    assert "the Spark query failed" in found.what
+    monkeypatch.setattr("totalorder.streaming.failures._FULL_BYTES", 1 << 62)
+    assert error_from(text, disks).what.startswith("a disk is full")
+
+
+def test_a_full_disk_may_be_told_by_the_trace_alone() -> None:
+    failure = OfQuery("org.apache.spark.SparkException: x\nCaused by: java.io.IOException: No space left on device\n")
+    assert error_from(words_of(failure)).what == "a disk is full: No space left on device"
 
 
 @pytest.mark.parametrize("name", ["Timeout", "Disconnect", "NotLeaderOrFollower", "NotEnoughReplicasAfterAppend"])
@@ -95,13 +120,20 @@ def test_a_process_of_the_source_that_was_killed_is_borne(trace: str) -> None:
     assert not is_passing(f"{text} KAFKA_DATA_LOSS")
 
 
+def test_a_worker_that_was_killed_is_borne() -> None:
+    text = SPARK.format("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)")
+    assert is_passing(text)
+    assert error_from(text).what == "a Python worker of Spark has ended without a word"
+    assert not is_passing(f"{text} KAFKA_DATA_LOSS")
+    assert not is_passing(SPARK.format(str(WorkerFailure(Error("Python worker exited unexpectedly (crashed)")))))
+
+
 @pytest.mark.parametrize(
     "trace",
     [
         "",
         f"java.io.EOFException\n{READ}\tat org.apache.hadoop.fs.FSDataInputStream.readInt(x.java:1)\n",
         f"java.io.EOFException\n{READ * 13}{RUNNER}",
-        f"java.io.IOException: No space left on device\n{READ}{RUNNER}",
         f"org.apache.spark.api.python.PythonException: Traceback\njava.io.EOFException\n{RUNNER}",
     ],
 )

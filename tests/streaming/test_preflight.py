@@ -6,13 +6,14 @@ from dataclasses import replace
 import pytest
 
 from totalorder.config import DAY_MS, Settings, make_settings
-from totalorder.errors import PreflightFailed
+from totalorder.errors import PreflightFailed, StateError
 from totalorder.sequencer.stamps import Source
 from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim
+from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.preflight import Facts, TopicFacts
-from totalorder.streaming.record import DomainRecord, EventTopic
+from totalorder.streaming.record import DomainRecord, EventTopic, Recovered
 from totalorder.streaming.topics import owned_by_domains
 from totalorder.streaming.written import Tail, Written
 
@@ -95,8 +96,8 @@ def test_a_first_start_creates_the_domains_topics() -> None:
     facts = Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None)
     preflight.check(given, facts)
     made = {new.name: new for new in preflight.missing_own(given, facts)}
-    assert sorted(made) == ["d.control", "d.cuts", "d.grants", "d.positions", "d.receipts", "d.stamps"]
-    assert made["d.control"].configs["retention.ms"] == "-1"
+    assert sorted(made) == ["d.control", "d.cuts", "d.grants", "d.positions", "d.receipts", "d.stamps", "d.state"]
+    assert made["d.control"].configs["retention.ms"] == made["d.state"].configs["retention.ms"] == "-1"
     assert made["d.grants"].configs["cleanup.policy"] == "compact"
     assert int(made["d.grants"].configs["min.compaction.lag.ms"]) >= int(made["d.stamps"].configs["retention.ms"])
     assert made["d.stamps"].partitions == given.stamps_partitions
@@ -158,6 +159,8 @@ def test_a_topic_that_is_read_and_became_compacted_is_refused() -> None:
         ("d.cuts", {"cleanup.policy": "compact"}, "must have delete"),
         ("d.control", {"retention.ms": "604800000"}, "must keep everything"),
         ("d.control", {"cleanup.policy": "compact"}, "must have delete"),
+        ("d.state", {"retention.bytes": "1000"}, "must keep everything"),
+        ("d.state", {"cleanup.policy": "compact"}, "must have delete"),
     ],
 )
 def test_own_topics_with_other_settings(name: str, changed: dict[str, str], says: str) -> None:
@@ -272,6 +275,60 @@ def test_retention_passed_the_checkpoint() -> None:
     assert problems(given, topics, begun(given)) == ""
 
 
+@pytest.mark.parametrize("name", ["a", "d.control"])
+def test_retention_is_borne_where_that_was_asked_for_but_not_that_of_control(name: str) -> None:
+    given = settings(on_data_loss="record")
+    topics = {**own(given), **events()}
+    topics[name] = replace(topic(f"id-{name}", earliest=8, latest=10), configs=topics[name].configs)
+    said = problems(given, topics, begun(given))
+    assert ("offsets" in said) == (name == "d.control")
+
+
+def test_what_is_lost_goes_from_where_the_next_batch_begins() -> None:
+    """Of topics that are read, and only what the record does not know yet."""
+    given = settings()
+    checkpoint = begun(given)
+    assert checkpoint.record is not None
+    topics = {"a": topic("id-a", earliest=8, latest=10), "b": topic("id-b", earliest=5, latest=10, parts=3)}
+    a, new = SOURCES[0], Source("b", "id-b", 2)
+    lost = preflight.losses(checkpoint.record, topics, checkpoint.next_offsets)
+    assert lost == {a: (5, 8), new: (0, 5)}
+    record = checkpoint.record.losing(lost)
+    assert preflight.losses(record, topics, checkpoint.next_offsets) == {}
+    topics["a"] = topic("id-a", earliest=9, latest=10)
+    more = preflight.losses(record, topics, checkpoint.next_offsets)
+    assert more == {a: (8, 9)}
+    assert record.losing(more).lost == {a: (5, 9), new: (0, 5)}
+    begun_later = record.losing({a: (20, 22)})
+    assert begun_later.lost[a] == (20, 22)
+    topics["a"] = topic("another", earliest=9, latest=10)
+    assert preflight.losses(record, topics, checkpoint.next_offsets) == {}
+    facts = {**own(given), **events(), "a": topic("id-a", earliest=8, latest=10)}
+    assert problems(given, facts, replace(checkpoint, record=record)) == "", "what is known is no reason to stop"
+
+
+@pytest.mark.parametrize("begins", [5, 6, 7])
+def test_a_planned_batch_that_takes_what_is_lost_is_planned_anew(begins: int) -> None:
+    given = settings()
+    checkpoint = begun(given)
+    assert checkpoint.record is not None
+
+    def anew(written: Written, planned: int = 3) -> bool:
+        lost = {SOURCES[0]: (begins, 9)}
+        facts = replace(checkpoint, planned=planned)
+        return preflight.must_plan_anew(given, checkpoint.record, lost, facts, written)  # type: ignore[arg-type]
+
+    takes = begins < 7
+    assert anew(wrote(2)) == takes
+    assert not anew(wrote(2), planned=2)
+    for half_written in (wrote(3, read=6), wrote(2, answered=(3, 0))):
+        if takes:
+            with pytest.raises(StateError, match=rf"a\[0\]: offsets {begins} to 8 .* half written.*totalorder recover"):
+                anew(half_written)
+        else:
+            assert not anew(half_written)
+
+
 def test_retention_before_the_first_batch_counts_from_the_start() -> None:
     given = settings()
     checkpoint = begun(given, committed=-1, planned=-1, next_offsets={})
@@ -317,7 +374,28 @@ def test_sparks_part_of_the_checkpoint_is_missing(batch: int) -> None:
     checkpoint = begun(given, committed=-1, planned=-1, next_offsets={}, planned_offsets={}, planned_ms=0)
     topics = {**own(given, latest=9), **events()}
     assert "Spark's part of the checkpoint" in problems(given, topics, checkpoint, wrote(batch))
+    assert "totalorder recover" in problems(given, topics, checkpoint, wrote(batch))
     assert problems(given, topics, checkpoint) == ""
+
+
+def recovered(given: Settings, batch: int, **more: object) -> CheckpointFacts:
+    """A checkpoint that was made anew behind a batch, and reads on from 5."""
+    checkpoint = begun(given, **more)
+    assert checkpoint.record is not None
+    begin = BatchEnd(cut=9, order=0, ends={0: (5,), 1: (5,), 2: (5, 5)})
+    record = replace(checkpoint.record, recovered=Recovered(batch=batch, begin=begin, seeds=("x",)))
+    return replace(checkpoint, record=record)
+
+
+def test_a_recovered_checkpoint_begins_behind_what_is_stamped_and_no_earlier() -> None:
+    given = settings()
+    topics = {**own(given, latest=9), **events()}
+    fresh = {"committed": -1, "planned": -1, "next_offsets": READ, "planned_offsets": READ, "planned_ms": 0}
+    assert problems(given, topics, recovered(given, 40, **fresh), wrote(40)) == ""
+    assert "Spark's part of the checkpoint" in problems(given, topics, recovered(given, 40, **fresh), wrote(41))
+    assert problems(given, topics, recovered(given, 40), wrote(44)) == "", "Spark counts from 0 again"
+    assert "ends before it" in problems(given, topics, recovered(given, 40), wrote(45))
+    assert "totalorder recover" in problems(given, topics, recovered(given, 40), wrote(45))
 
 
 PLANNED: dict[str, object] = {"next_offsets": READ}

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from chunked import chunk_of, frame_of
+from hostile import unzstd
 from hypothesis import given, settings, strategies as st
 
 from totalorder.config import make_settings
@@ -16,6 +17,9 @@ from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.streaming.cut.batches import CHUNK, TIME_MS
+from totalorder.streaming.cut.rows import Seed, encode_seed
 from totalorder.streaming.cut.source_settings import SourceSettings
 from totalorder.streaming.failures import WorkerFailure, error_from
 from totalorder.streaming.processor import OUTPUT, ShardPlan, ShardProcessor, remembered
@@ -60,7 +64,13 @@ def config(**more: Any) -> EngineConfig:
 
 
 def processor(
-    handle: Handle, *, tails: Mapping[int, Tail] | None = None, fail: bool = False, **more: Any
+    handle: Handle,
+    *,
+    tails: Mapping[int, Tail] | None = None,
+    fail: bool = False,
+    recovered: bool = False,
+    claim: int | None = None,
+    **more: Any,
 ) -> ShardProcessor:
     engine = config(**more)
     plan = ShardPlan(
@@ -70,6 +80,8 @@ def processor(
         source=SourceSettings.of(make_settings(topics=("a",), checkpoint_dir="x", domain=DOMAIN), "folder"),
         tails=tails or {},
         fail_unroutable=fail,
+        is_recovered=recovered,
+        claim=claim,
     )
     made = ShardProcessor(plan)
     made.init(handle)  # type: ignore[arg-type]
@@ -174,6 +186,47 @@ def test_a_batch_of_claims_alone_writes_nothing_and_is_no_batch() -> None:
     assert handle.parts.kept == kept
 
 
+def seed_frame(states: Sequence[State]) -> pd.DataFrame:
+    """The rows that a recovered checkpoint's first batch brings to every shard."""
+    rows = [
+        encode_seed(Seed(shard=state.cold.config.shard, hot=encode_hot(state.hot), cold=encode_cold(state.cold)))
+        for state in states
+    ]
+    return pd.DataFrame({CHUNK: rows, TIME_MS: [1000] * len(rows)})
+
+
+def test_a_recovered_checkpoint_goes_on_with_the_states_that_its_first_batch_brings() -> None:
+    batch = Batch.of(1000, events(30))
+    states = [step(initial_state(config(shards=2, shard=shard)), batch, {})[0] for shard in (0, 1)]
+    for shard, state in enumerate(states):
+        handle = Handle()
+        made = processor(handle, recovered=True, shards=2)
+        assert run(made, [seed_frame(states)], 10 + shard).empty
+        _, effects = step(state, Batch.of(2000, events(20, first=30)), {})
+        _, batches = contents(run(made, [frame(events(20, first=30), 2000)], 10 + shard))
+        assert batches == [(stamped.partition, 2, stamped.digest) for stamped in effects.stamps]
+        with pytest.raises(WorkerFailure, match="or has one"):
+            run(made, [seed_frame(states)], 10 + shard)
+        with pytest.raises(WorkerFailure, match="given 0 states"):
+            run(processor(Handle(), recovered=True, shards=2), [seed_frame(states[1 - shard :][:1])], 10 + shard)
+
+
+def test_a_recovered_checkpoint_never_begins_without_a_state_or_with_anothers() -> None:
+    with pytest.raises(WorkerFailure, match="state is missing"):
+        run(processor(Handle(), recovered=True), [frame(events(3))])
+    other = initial_state(config(identity="another"))
+    with pytest.raises(WorkerFailure, match="identity"):
+        run(processor(Handle(), recovered=True), [seed_frame([other])])
+
+
+def test_a_job_whose_domain_was_taken_over_stops_before_it_stamps() -> None:
+    claim = Row(CONTROL, 0, 7, 3, control=encode_claim(Claim(incarnation=2, owner="recovered")))
+    handle = Handle()
+    with pytest.raises(WorkerFailure, match="taken over"):
+        run(processor(handle, claim=6), [frame([*events(3), claim])])
+    assert handle.parts.kept == {}
+
+
 def figures(output: pd.DataFrame) -> dict[str, Any]:
     """Read as Spark hands them on: the greatest text of the column."""
     found: dict[str, Any] = json.loads(output["figures"].max())
@@ -193,7 +246,11 @@ def test_only_shard_0_answers_and_counts() -> None:
         "unroutable": 1,
         "unroutable_at": "all[0]@9",
         "late": 0,
+        "unsigned": 0,
         "retired": [],
+        "is_batch": True,
+        "asked_at": None,
+        "skipped": [],
     }
     assert (outputs[1]["figures"] == "").all()
     assert [contents(output)[1][0][0] for output in outputs] == [0, 1]
@@ -257,6 +314,45 @@ def test_a_claim_alone_behind_a_restart_is_no_batch_that_runs_again() -> None:
     remembered.clear()
     claim = Row(CONTROL, 0, 1, 905, control=encode_claim(Claim(incarnation=1, owner="late")))
     assert run(processor(handle, tails=tails), [frame([claim], 2000)]).empty
+
+
+def told(output: pd.DataFrame) -> tuple[list[State], pd.DataFrame]:
+    """The states that an output tells, whole ones, and the output without them."""
+    states = []
+    for row in output[output.topic == "d.state"].to_dict("records"):
+        headers = {header["key"]: header["value"].decode() for header in row["headers"]}
+        assert (row["partition"], row["key"], headers["kind"], headers["parts"]) == (0, None, "part", "1")
+        raw = unzstd(row["value"])
+        middle = 8 + int.from_bytes(raw[:8], "little")
+        states.append(State(hot=decode_hot(raw[8:middle]), cold=decode_cold(raw[middle:])))
+    return states, output[output.topic != "d.state"]
+
+
+def test_the_jobs_own_claim_has_the_state_told_behind_its_batch() -> None:
+    handle, twin = Handle(), Handle()
+    claims = [
+        Row(CONTROL, 0, at, 905, control=encode_claim(Claim(incarnation=1, owner=owner)))
+        for at, owner in enumerate(["test", "other", "test"], 4)
+    ]
+    run(processor(handle, claim=3), [frame(events(3))])
+    run(processor(twin), [frame(events(3))])
+    expected = contents(run(processor(twin), [frame(events(3, first=3))]))
+    output = run(processor(handle, claim=3), [frame([*claims, *events(3, first=3)])])
+    (state,), rest = told(output)
+    assert contents(rest) == expected
+    assert json.loads(output.figures[0])["asked_at"] == 6
+    assert encode_hot(state.hot) == bytes(handle.parts.kept["hot"])[16:]
+    assert handle.parts.kept["hot"][16:] == twin.parts.kept["hot"][16:]
+    kept = dict(handle.parts.kept)
+
+    output = run(processor(handle, claim=3), [frame([claims[0]._replace(offset=9)], 3000)])
+    (again,), rest = told(output)
+    assert rest.empty
+    assert encode_hot(again.hot) == encode_hot(state.hot)
+    assert handle.parts.kept == kept
+    figures = json.loads(output.figures[0])
+    assert (figures["batch"], figures["is_batch"], figures["asked_at"], figures["events"]) == (2, False, 9, 0)
+    assert figures["g_first"] == figures["g_last"] + 1
 
 
 @pytest.mark.parametrize("reached", [(0,), (1,), (0, 1)])

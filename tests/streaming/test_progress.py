@@ -77,5 +77,5 @@ def test_a_trigger_that_found_nothing_has_the_number_of_the_next_batch() -> None
 def test_figures_and_durations_are_handed_on() -> None:
     reader = ProgressReader(cast(StreamingQuery, Query([finished(4, '{"batch": 4}')])), lambda: {"longest_ms": 7})
     (batch,) = reader.read()
-    assert (batch.figures, batch.durations_ms) == ({"batch": 4}, {"triggerExecution": 4})
+    assert (batch.planned, batch.figures, batch.durations_ms) == (4, {"batch": 4}, {"triggerExecution": 4})
     assert batch.looks == {"longest_ms": 7}

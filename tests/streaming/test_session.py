@@ -1,15 +1,18 @@
 """What a session of the job begins with."""
 
 import re
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 from structlog.testing import capture_logs
 
 from totalorder.config import Settings, make_settings
 from totalorder.java import find_java
-from totalorder.streaming.session import _relay, static_conf
+from totalorder.streaming.session import StartStopped, _broken_off, _relay, static_conf
 
 OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -105,3 +108,68 @@ finally:
 def test_ctrl_c_while_java_starts_leaves_no_java_behind() -> None:
     done = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=200)
     assert done.stdout == "interrupted, and Java is gone\n", done.stderr
+
+
+@pytest.fixture
+def java() -> Iterator[subprocess.Popen[bytes]]:
+    """Stands for Spark's Java."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_stop_ends_java_for_which_a_start_waits(java: subprocess.Popen[bytes]) -> None:
+    stopping = threading.Event()
+
+    def start() -> None:
+        with _broken_off(java, stopping):
+            stopping.set()
+            raise ConnectionError(f"Java is gone: {java.wait(60)}")
+
+    with pytest.raises(StartStopped) as told:
+        start()
+    assert str(told.value.__cause__) == f"Java is gone: {-signal.SIGTERM}"
+
+
+def test_a_stop_that_comes_last_is_one_too(java: subprocess.Popen[bytes]) -> None:
+    stopping = threading.Event()
+    with pytest.raises(StartStopped), _broken_off(java, stopping):
+        stopping.set()
+
+
+def test_without_a_stop_java_lives_and_errors_are_what_they_are(java: subprocess.Popen[bytes]) -> None:
+    with _broken_off(java, threading.Event()):
+        pass
+    with pytest.raises(ConnectionError), _broken_off(java, threading.Event()):
+        raise ConnectionError
+    assert java.poll() is None
+
+
+_STOPPED = """
+import threading
+import pyspark.java_gateway as gateway
+from totalorder.config import make_settings
+from totalorder.streaming.session import StartStopped, start_session
+
+begun, popen, stopping = [], gateway.Popen, threading.Event()
+
+def stopped(*args, **kwargs):
+    begun.append(popen(*args, **kwargs))
+    stopping.set()
+    return begun[-1]
+
+gateway.Popen = stopped
+try:
+    start_session(make_settings(domain="d", topics=("a",), checkpoint_dir="x"), stopping=stopping)
+except StartStopped:
+    print("stopped, and Java has ended with", begun[0].poll())
+finally:
+    begun[0].kill()
+"""
+
+
+@pytest.mark.spark
+def test_a_stop_while_java_starts_is_obeyed_before_spark_is_there() -> None:
+    done = subprocess.run([sys.executable, "-c", _STOPPED], capture_output=True, text=True, timeout=200)
+    assert done.stdout == f"stopped, and Java has ended with {128 + signal.SIGTERM}\n", done.stderr

@@ -3,14 +3,13 @@
 from typing import Any
 
 import pytest
-from kafka import TopicPartition
 
-from totalorder.subscriber.kafka_identities import ASK_AGAIN_S, CERTAIN_S, Identities
+from totalorder.subscriber.kafka_identities import ASK_AGAIN_S, CERTAIN_S, Identities, Place
 from totalorder.subscriber.kafka_reader import Reader
 from totalorder.subscriber.transport import Partition
 
 OLD, NEW, OTHER = Partition("a", 0, "1"), Partition("a", 0, "2"), Partition("b", 0, "1")
-PLACE = TopicPartition("a", 0)
+PLACE = Place("a", 0)
 
 
 class Consumer:
@@ -29,8 +28,8 @@ class Asked:
     def __init__(self) -> None:
         self.now = 0.0
         self.consumers = [Consumer()]
-        self.reader = Reader(self.consumers[0])
-        self.by_id = Identities(self.reader, self._another, lambda: self.now)
+        self.reader = Reader(self.consumers[0], self._another)
+        self.by_id = Identities(self.reader, lambda: self.now)
 
     def _another(self) -> Consumer:
         self.consumers.append(Consumer())
@@ -87,7 +86,7 @@ def test_what_is_missed_for_long_is_gone_and_told_once(asked: Asked) -> None:
     assert asked.told(CERTAIN_S - 0.1, b="1") == []
     assert asked.told(0.1, b="1") == [OLD]
     assert asked.told(CERTAIN_S, b="1") == []
-    assert asked.reader.next == {TopicPartition("b", 0): 0}
+    assert asked.reader.next == {Place("b", 0): 0}
 
 
 def test_a_short_miss_does_not_count_for_a_later_one(asked: Asked) -> None:

@@ -13,20 +13,36 @@ class Asked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.transport = KafkaPythonTransport.__new__(KafkaPythonTransport)
-        settings: dict[str, Any] = {"_first": "stamps", "_others": "events", "_others_asked": -1.0}
+        settings: dict[str, Any] = {"_first": "stamps", "_others": "events", "_others_asked": -1.0, "_came_at": -1.0}
         vars(self.transport).update(settings, _take=lambda reader, _timeout_s: [[reader]])
         monkeypatch.setattr("totalorder.subscriber.kafka_python.time.monotonic", lambda: self.now)
 
     def after(self, seconds: float) -> list[str]:
         """What a poll finds that much later."""
         self.now += seconds
-        return [record for records in self.transport._poll(0.0) for record in records]
+        return [record for records in self.transport._came(0.0) for record in records]
 
 
 def test_events_wait_for_stamps_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked(monkeypatch)
     assert asked.after(0) == ["stamps", "events"]
     assert [asked.after(0.02) for _ in range(4)] == [["stamps"], ["stamps"], ["stamps", "events"], ["stamps"]]
+
+
+def test_events_are_looked_for_more_often_while_something_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, waits_s = Asked(monkeypatch), list[float]()
+    transport = asked.transport
+
+    def note(_: object, timeout_s: float) -> list[Any]:
+        waits_s.append(timeout_s)
+        return []
+
+    vars(transport)["_first"] = type("Reader", (), {"next": True})()
+    vars(transport)["_take"] = note
+    vars(transport)["_came_at"] = 10.0
+    for asked.now in (10.5, 11.5):
+        transport._came(5.0)
+    assert waits_s == [0, 0, 0.02, 0, 0, 0.05]
 
 
 def test_who_polls_seldom_gets_both(monkeypatch: pytest.MonkeyPatch) -> None:

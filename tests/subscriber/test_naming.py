@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from totalorder.errors import WireError
-from totalorder.subscriber.naming import crc_of, topic_of
+from totalorder.subscriber.naming import block_of, topic_of
 from totalorder.subscriber.transport import Record
 
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -50,5 +50,9 @@ def test_an_unknown_rule_is_refused() -> None:
         topic_of(record(), "colour")
 
 
-def test_checksum() -> None:
-    assert (crc_of(None), crc_of(b""), crc_of(b"abc")) == (0, 0, zlib.crc32(b"abc"))
+def test_a_block_has_a_checksum_of_each_value() -> None:
+    values = (None, b"", b"abc")
+    records = [record()._replace(offset=3 + at, value=value) for at, value in enumerate(values)]
+    offsets, topics, crcs, handles = block_of(records, "topic")
+    assert (offsets, topics, handles) == ([3, 4, 5], ["kafka-topic"] * 3, records)
+    assert crcs == [0, 0, zlib.crc32(b"abc")]

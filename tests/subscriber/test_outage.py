@@ -3,7 +3,7 @@
 import pytest
 
 from totalorder.errors import BrokerUnavailable
-from totalorder.subscriber.outage import Outage
+from totalorder.subscriber.outage import TAKES, Outage
 
 
 class Clock:
@@ -50,6 +50,29 @@ def test_it_is_over_only_for_who_has_just_asked(clock: Clock) -> None:
     clock.now += 100  # nobody asked meanwhile: the broker may be back
     outage.raise_if_over()
     assert outage.wants_question
+
+
+def test_failures_with_a_long_time_between_in_which_nobody_asked_are_of_two_outages(clock: Clock) -> None:
+    outage = Outage("b:1", 60.0)
+    outage.missed(clock.now, None)
+    clock.now += 61
+    outage.missed(clock.now, None)
+    assert outage.left_s == 60
+
+
+def test_it_says_what_no_broker_does(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage("b:1", 10.0, TAKES)
+    outage.missed(clock.now, None)
+    clock.now += 4
+    outage.heard()
+    assert [record.getMessage() for record in caplog.records] == [
+        "no Kafka broker at b:1 takes records; it is waited for, 10 s",
+        "the Kafka broker at b:1 takes records again, after 4 s",
+    ]
+    outage.missed(clock.now, None)
+    clock.now += 10
+    with pytest.raises(BrokerUnavailable, match=r"has taken a record for 10 s \(x\[0\]\)\. Check the topic's leader"):
+        outage.missed(clock.now, "x[0]")
 
 
 @pytest.mark.parametrize(("bearable_s", "after_s"), [(60.0, 5.0), (2.0, 0.5)])

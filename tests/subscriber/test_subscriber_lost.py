@@ -2,22 +2,27 @@
 
 import pytest
 from sim_kafka import SimKafka, SimTransport
+from sim_receipts import receipts_of
 from sim_small import World
 from sim_twins import place
 
 from totalorder.errors import EventsLost
 from totalorder.sequencer.stamps import Source
-from totalorder.subscriber import Event, Subscriber
+from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 
 
-def everything(subscriber: Subscriber) -> list[Event]:
+def everything(subscriber: Subscriber[Event | Lost]) -> list[Event | Lost]:
     """All that comes, acknowledged."""
     events = []
     while (event := subscriber.poll(20)) is not None:
         subscriber.ack(event)
         events.append(event)
     return events
+
+
+def losses(events: list[Event | Lost]) -> list[Lost]:
+    return [event for event in events if isinstance(event, Lost)]
 
 
 def backlog() -> tuple[World, set[tuple[Source, int]]]:
@@ -44,40 +49,86 @@ def at(world: World, topic: str, partition: int) -> Source:
 def test_lost_events_stop_a_subscriber_that_was_not_told_to_go_on() -> None:
     world, _ = backlog()
     subscriber = world.subscriber("ab")
-    with pytest.raises(EventsLost):
+    with pytest.raises(
+        EventsLost, match=r"a\[0\]@0 of topic 'a' is stamped \(g \d+, n \d+\), but Kafka has it no longer"
+    ):
         everything(subscriber)
+
+
+def test_what_is_gone_and_was_no_event_stops_nobody() -> None:
+    """A transaction's marker has an offset of its own: behind it a log may begin whose events have all been read."""
+    world = World()
+    world.publish("a")
+    world.publish("a")
+    world.tick(0)
+    for number in range(2):
+        world.kafka.skip(Partition("a", number))
+        world.kafka.trim(Partition("a", number), world.kafka.end(Partition("a", number)))
+    subscriber = world.subscriber("a")
+    assert everything(subscriber) == []
+    world.publish("a")
+    assert [event.n for event in everything(subscriber)] == [3]
 
 
 def test_whoever_goes_on_without_what_is_lost_gets_all_else_in_order() -> None:
     world, kept = backlog()
-    events = everything(world.subscriber("ab", lost="skip"))
+    events = everything(world.subscriber("ab", on_lost="skip"))
     assert [event.g for event in events] == sorted(event.g for event in events)
     assert len(events) == 60
-    gone = [event for event in events if event.tag == "lost"]
-    assert [place(event) for event in gone] == [(at(world, "a", 0), offset) for offset in range(5)]
-    assert {(event.key, event.value, event.headers, event.timestamp_ms) for event in gone} == {(None, None, (), -1)}
-    assert {place(event) for event in events if event.tag is None} == kept
+    assert [place(event) for event in losses(events)] == [(at(world, "a", 0), offset) for offset in range(5)]
+    assert {(event.topic, event.last_offset - event.first_offset, event.tag) for event in losses(events)} == {
+        ("a", 0, None)
+    }
+    assert not any(hasattr(event, name) for event in losses(events) for name in ("value", "key", "headers"))
+    assert {place(event) for event in events if isinstance(event, Event)} == kept
     assert [event.n for event in events if event.topic == "a"] == list(range(1, 41))
+
+
+def test_what_is_lost_has_a_receipt_as_all_else() -> None:
+    world, _ = backlog()
+    events = everything(world.subscriber("ab", on_lost="skip"))
+    told = [(receipt.source, receipt.offset, receipt.lost) for receipt in receipts_of(world.kafka, "s")]
+    assert told == [(*place(event), isinstance(event, Lost)) for event in events]
 
 
 def test_what_was_told_to_be_lost_is_acknowledged_like_any_event() -> None:
     world, _ = backlog()
-    first = world.subscriber("ab", lost="skip")
+    first = world.subscriber("ab", on_lost="skip")
     while (event := first.poll(20)) is not None:
         first.ack(event)
-        if event.tag == "lost":
+        if isinstance(event, Lost):
             break
     first.close()
-    events = everything(world.subscriber("ab", lost="skip"))
-    assert [event.offset for event in events if event.tag == "lost"] == [1, 2, 3, 4]
+    events = everything(world.subscriber("ab", on_lost="skip"))
+    assert [event.first_offset for event in losses(events)] == [1, 2, 3, 4]
+    assert {event.tag for event in events} == {None}
+
+
+def test_what_was_told_to_be_lost_and_not_acknowledged_is_told_again_and_says_so() -> None:
+    world, _ = backlog()
+    first = world.subscriber("ab", on_lost="skip", nonce="first")
+    while not isinstance(first.poll(20), Lost):
+        pass
+    told = losses(everything(world.subscriber("ab", on_lost="skip")))
+    assert len(told) == 5
+    assert told[0].tag == "redelivered"
+
+
+def test_receipts_tell_what_is_lost() -> None:
+    world, _ = backlog()
+    events = everything(world.subscriber("ab", on_lost="skip", nonce="n"))
+    receipts = receipts_of(world.kafka, "s")
+    assert len(receipts) == len(events) == 60
+    assert all(receipt.is_of(event) for receipt, event in zip(receipts, events, strict=True))
+    assert sum(receipt.lost for receipt in receipts) == 5
 
 
 def test_a_partition_of_which_nothing_is_left_keeps_nobody_waiting() -> None:
     world, _ = backlog()
     world.kafka.trim(Partition("a", 0), world.kafka.ends[Partition("a", 0)])
-    events = everything(world.subscriber("ab", lost="skip"))
+    events = everything(world.subscriber("ab", on_lost="skip"))
     assert len(events) == 60
-    assert sum(event.tag == "lost" for event in events) == 20
+    assert len(losses(events)) == 20
     world.publish("a")
     world.publish("a")
 
@@ -86,9 +137,9 @@ def test_a_hole_within_a_partition_is_told_at_its_place() -> None:
     world, _ = backlog()
     log = world.kafka.logs[Partition("a", 1)]
     del log[7:9]
-    events = everything(world.subscriber("ab", lost="skip"))
+    events = everything(world.subscriber("ab", on_lost="skip"))
     source = at(world, "a", 1)
-    assert [place(e) for e in events if e.tag == "lost" and e.partition == 1] == [(source, 7), (source, 8)]
+    assert [place(e) for e in losses(events) if e.partition == 1] == [(source, 7), (source, 8)]
 
 
 def test_with_m_2_nothing_is_skipped() -> None:
@@ -102,7 +153,7 @@ def test_with_m_2_nothing_is_skipped() -> None:
     world.kafka.trim(Partition("a", 0), world.kafka.ends.get(Partition("a", 0), 0))
     world.kafka.trim(Partition("a", 1), world.kafka.ends.get(Partition("a", 1), 0))
     with pytest.raises(EventsLost):
-        everything(world.subscriber("ab", lost="skip"))
+        everything(world.subscriber("ab", on_lost="skip"))
 
 
 class AllAtOnce(SimTransport):
@@ -123,7 +174,7 @@ def test_a_loss_that_completes_a_change_may_drop_what_is_lost_beside_it() -> Non
     for at in (a, b):
         world.kafka.append(at, value=b"before")
     world.tick(0)
-    subscriber = world.subscriber("ab", lost="skip", transport=AllAtOnce(world.kafka, world.rng, world.tick))
+    subscriber = world.subscriber("ab", on_lost="skip", transport=AllAtOnce(world.kafka, world.rng, world.tick))
     world.kafka.append(a, value=b"lost")
     world.tick(0)
     subscriber.pause()
@@ -137,7 +188,7 @@ def test_a_loss_that_completes_a_change_may_drop_what_is_lost_beside_it() -> Non
     world.kafka.trim(a, 5)
     world.kafka.trim(b, 4)
     subscriber.resume()
-    assert [(event.topic, event.tag) for event in everything(subscriber)] == [("a", "lost")]
+    assert [(event.topic, type(event)) for event in everything(subscriber)] == [("a", Lost)]
 
 
 def test_lost_stamps_are_never_skipped() -> None:
@@ -145,4 +196,4 @@ def test_lost_stamps_are_never_skipped() -> None:
     for number in range(2):
         world.kafka.trim(Partition("d.stamps", number), world.kafka.ends[Partition("d.stamps", number)] - 1)
     with pytest.raises(EventsLost, match=r"d\.stamps|stamps"):
-        everything(world.subscriber("ab", lost="skip"))
+        everything(world.subscriber("ab", on_lost="skip"))

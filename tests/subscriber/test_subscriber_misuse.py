@@ -9,6 +9,7 @@ from sim_small import World, take
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.subscriber import Subscriber
+from totalorder.subscriber.clients import CLIENTS, Client
 
 NAN = float("nan")
 
@@ -37,30 +38,36 @@ NAN = float("nan")
         ({"topics": ["a", None]}, "None cannot name a topic"),
         ({"topics": []}, "0 topics"),
         ({"start": "now"}, "start = 'now' is unknown"),
-        ({"lost": None}, "lost = None is unknown"),
+        ({"on_lost": None}, "on_lost = None is unknown"),
         ({"bootstrap_servers": ["localhost:9092"]}, "bootstrap_servers is ['localhost:9092'], and no text"),
         ({"bootstrap_servers": None}, "bootstrap_servers is None, and no text"),
         ({"kafka": ["security.protocol=SSL"]}, "kafka is ['security.protocol=SSL'], and no table"),
         ({"kafka": {"security.protocol": "SASL-SSL"}}, "kafka.security.protocol='SASL-SSL' is not known here"),
     ],
 )
-def test_settings_are_refused_by_name_before_anything_is_asked(settings: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_settings_are_refused_by_name_before_anything_is_asked(
+    settings: dict[str, Any], said: str, client: Client
+) -> None:
     given: dict[str, Any] = {"topics": ["a"], "id": "s", "domain": "d", "bootstrap_servers": "127.0.0.1:1"}
+    given["client"] = client
     with pytest.raises(SettingsError) as told:
         Subscriber(**given | settings)
     assert said in str(told.value)
 
 
-def test_a_start_without_a_broker_takes_no_longer_than_told() -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_start_without_a_broker_takes_no_longer_than_told(client: Client) -> None:
+    times: dict[str, Any] = {"start_timeout_s": 0.2, "outage_timeout_s": 3}
     with pytest.raises(BrokerUnavailable, match=r"could be used within 0\.2 s"):
-        Subscriber(["a"], id="s", domain="d", bootstrap_servers="127.0.0.1:1", start_timeout_s=0.2, outage_timeout_s=3)
+        Subscriber(["a"], id="s", domain="d", bootstrap_servers="127.0.0.1:1", client=client, **times)
 
 
 @pytest.mark.parametrize("given", [None, "orders", 7])
 def test_only_events_are_acknowledged(given: Any) -> None:
     world = World()
     subscriber = world.subscriber("a")
-    with pytest.raises(Error, match=r"ack\(\) takes an event that poll\(\) or the iterator gave, and not"):
+    with pytest.raises(Error, match=r"ack\(\) takes an event or a batch that .* gave, and not"):
         subscriber.ack(given)
     world.publish("a")
     take(subscriber, 1)
@@ -115,3 +122,12 @@ def test_a_signal_handler_is_told_which_rule_it_breaks() -> None:
     transport.on_poll = world.tick
     world.publish("a")
     take(subscriber, 1)
+
+
+@pytest.mark.parametrize("timeout_s", [NAN, None, "1"])
+def test_a_time_to_wait_is_a_number(timeout_s: Any) -> None:
+    subscriber = World().subscriber("a")
+    for call in (subscriber.poll, lambda given: subscriber.poll_batch(1, given)):
+        with pytest.raises(SettingsError, match=r"timeout_s = .* is no number"):
+            call(timeout_s)
+    assert subscriber.poll(-1) is None

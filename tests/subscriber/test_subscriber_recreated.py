@@ -1,15 +1,17 @@
 """Topics that are deleted and created again under a subscriber, over Kafka in memory."""
 
+from typing import Any
+
 import pytest
 from sim_receipts import receipts_of
 from sim_small import World, await_ready, take
 
 from totalorder.errors import EventsLost
-from totalorder.subscriber import Event, Subscriber
+from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.transport import Partition
 
 
-def everything(subscriber: Subscriber) -> list[Event]:
+def everything(subscriber: Subscriber[Any]) -> list[Any]:
     """All that comes, acknowledged."""
     events = []
     while (event := subscriber.poll(20)) is not None:
@@ -87,7 +89,7 @@ def test_what_was_stamped_and_not_read_stops_a_subscriber(away: bool) -> None:
         subscriber = world.subscriber("ab")
     with pytest.raises(EventsLost, match=f"Kafka topic a with id {former} was deleted, or created again") as told:
         everything(subscriber)
-    assert "--skip-lost" in told.value.remedy
+    assert "--on-lost skip" in told.value.remedy
 
 
 def test_with_skip_it_is_marked_and_the_order_goes_on() -> None:
@@ -103,11 +105,11 @@ def test_with_skip_it_is_marked_and_the_order_goes_on() -> None:
     topic_id = recreate(world, "a")
     world.publish("a")
     seen += everything(other)
-    events = everything(world.subscriber("ab", lost="skip"))
+    events = everything(world.subscriber("ab", on_lost="skip"))
     assert [event.g for event in events] == [event.g for event in seen if event.g >= events[0].g]
     assert len(events) == len(seen) - 2
-    assert {event.topic_id == topic_id for event in events if event.tag == "lost"} == {False}
-    assert [event.tag for event in events if event.topic == "a"] == ["lost"] * 3 + [None]
+    assert {event.topic_id == topic_id for event in events if isinstance(event, Lost)} == {False}
+    assert [type(event) for event in events if event.topic == "a"] == [Lost] * 3 + [Event]
     assert {event.tag for event in events if event.topic == "b"} == {None}
 
 

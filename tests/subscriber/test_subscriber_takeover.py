@@ -1,6 +1,6 @@
 """Processes of one id that overlap: what one does while another is stalled at a call to Kafka."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -131,6 +131,19 @@ def test_a_promise_holds_for_all_who_follow() -> None:
     assert everything(world.subscriber("a")) == [("a1", "redelivered"), ("a2", None), ("a3", None)]
 
 
+def test_every_promise_is_believed() -> None:
+    """Also of one that was replaced and does not know: it saves what it acknowledged, and promises what is next."""
+    world = World()
+    first = world.subscriber("a")
+    publish(world, 3)
+    await_ready(first, 3)
+    one = first.poll(60)
+    assert one is not None
+    world.subscriber("a")
+    first.ack(one)
+    assert everything(world.subscriber("a")) == [("a1", "redelivered"), ("a2", "redelivered"), ("a3", None)]
+
+
 def test_a_promise_covers_what_the_application_takes_in_a_tenth_of_a_second() -> None:
     """Whatever else is ready: what it covers is flagged after a crash."""
     world = World()
@@ -145,6 +158,23 @@ def test_a_promise_covers_what_the_application_takes_in_a_tenth_of_a_second() ->
     assert 10 <= transport.sent.count("d.positions") <= 30
     flagged = [value for value, tag in everything(world.subscriber("a")) if tag]
     assert 150 <= len(flagged) <= 165
+
+
+def test_an_application_that_waits_for_events_gets_a_batch_by_one_promise() -> None:
+    """However batches differ: only what the application itself takes its time for counts."""
+    world = World()
+    transport = world.transport()
+    subscriber = world.subscriber("a", transport=transport, save_interval_s=1_000)
+    for count in (30, 30, 30, 30, 30, 30, 3, 30, 3, 30, 60):
+        for _ in range(20):
+            assert subscriber.poll(0.01) is None
+        publish(world, count)
+        await_ready(subscriber, count)
+        transport.sent.clear()
+        for _ in range(count):
+            world.now += 0.0001
+            assert subscriber.poll(0) is not None
+    assert transport.sent.count("d.positions") == 1
 
 
 def test_flagged_is_what_may_have_been_delivered_and_not_what_came_since() -> None:
@@ -164,14 +194,27 @@ def test_flagged_is_what_may_have_been_delivered_and_not_what_came_since() -> No
     assert len(found) == 1_001
 
 
-def test_after_a_close_only_what_was_handed_out_is_flagged() -> None:
+def test_a_save_keeps_the_promise_of_what_is_not_acknowledged() -> None:
     world = World()
-    with world.subscriber("a") as first:
-        publish(world, 4)
-        await_ready(first, 4)
-        take(first, 1)
-        assert first.poll(60) is not None
-    assert everything(world.subscriber("a")) == [("a2", "redelivered"), ("a3", None), ("a4", None)]
+    first = world.subscriber("a")
+    publish(world, 2)
+    one, two = first.poll(60), first.poll(60)
+    assert one is not None
+    assert two is not None
+    first.ack(one)
+    assert everything(world.subscriber("a")) == [("a2", "redelivered")]
+
+
+def test_after_a_close_only_what_was_handed_out_is_flagged() -> None:
+    """At one moment of the clock each promise covers twice as many as the one before: 1, 2, 4."""
+    world = World()
+    with world.subscriber("a", save_interval_s=1_000) as first:
+        publish(world, 7)
+        await_ready(first, 7)
+        for _ in range(4):
+            assert first.poll(60) is not None
+    flags = ["redelivered"] * 4 + [None] * 3
+    assert everything(world.subscriber("a")) == [(f"a{number}", tag) for number, tag in enumerate(flags, 1)]
 
 
 @pytest.mark.parametrize("how", ["drained", "expired"])
@@ -337,7 +380,7 @@ def test_a_change_that_a_lapse_overtakes_takes_nothing_back() -> None:
     world.sequencer.time_ms += 100_000
     world.publish("b")
     world.tick(0)
-    while not first._session.machine._switches:
+    while not first._session.machine._sets.switches:
         first._session.pump(0)
     first.resume()
 
@@ -378,6 +421,37 @@ def test_an_old_end_that_is_repeated_gives_up_nothing() -> None:
     assert everything(world.subscriber("a")) == [("a1", None), ("a2", None)]
 
 
+def test_what_nobody_could_save_is_owed_though_its_lease_ran_out() -> None:
+    world = World()
+
+    def dies() -> None:
+        raise SimCrash
+
+    with pytest.raises(SimCrash):
+        world.subscriber("a", transport=Stalling(world, "d.positions", dies), lease_s=15)
+    publish(world, 2)
+    world.tick(0)
+    world.sequencer.time_ms += 100_000
+    publish(world, 1)
+    world.tick(0)
+    assert isinstance(last_answer(world), Ended)
+    assert everything(world.subscriber("a")) == [("a1", None), ("a2", None), ("a3", None)]
+
+
+def test_the_last_answer_before_a_process_begins_counts_whosever_it_is() -> None:
+    """Stamps say up to which answer they are complete, and that one is read before there is a machine to hear it."""
+    world = World()
+
+    def another_asks() -> None:
+        world.kafka.append(Partition("d.control", 0), value=b"a record that is refused behind the grant")
+
+    transport = Stalling(world, "d.control", another_asks, after=True)
+    transport.fair, transport.most = True, 50
+    subscriber = world.subscriber("a", transport=transport)
+    publish(world, 2)
+    assert everything(subscriber) == [("a1", None), ("a2", None)]
+
+
 # --- answers that compaction took -------------------------------------------------------------------------------------
 
 
@@ -413,6 +487,157 @@ def test_a_grant_of_which_only_another_processs_is_left_is_none() -> None:
 
     with pytest.raises(Fenced, match="generation 2"):
         world.subscriber("a", transport=Stalling(world, "d.control", granted_and_taken_over, after=True))
+
+
+def test_an_old_grant_that_came_late_and_is_the_last_one_left_hides_no_newer_one() -> None:
+    """As of a process of the job that was replaced: compaction keeps what came last, and drops the newer grant."""
+    world = World()
+    world.subscriber("a")
+    old = world.kafka.logs[Partition("d.grants", 0)][-1]
+    publish(world, 1)
+    second = world.subscriber("ab")
+    assert told(take(second, 1)) == [("a1", None)]
+    second.close()
+    world.kafka.append(Partition("d.grants", 0), key=old.key, value=old.value)
+    compacted(world)
+    assert last_answer(world) == decode_answer(old.value or b"")
+    publish(world, 2)
+    third = world.subscriber("ab")
+    assert third.metrics().generation == 3
+    assert everything(third) == [("a2", None), ("a3", None)]
+
+
+def test_an_old_grant_that_is_repeated_is_not_the_last_one() -> None:
+    """As by a process of the job that was replaced."""
+    world = World()
+    first = world.subscriber("a")
+    old = world.kafka.logs[Partition("d.grants", 0)][-1]
+    publish(world, 1)
+    first.subscribe(["a", "b"])
+    granted = first.granted_g
+    world.kafka.append(Partition("d.grants", 0), key=old.key, value=old.value)
+    publish(world, 1)
+    assert everything(first) == [("a1", None), ("a2", None)]
+    assert first.granted_g == granted
+
+
+@pytest.mark.parametrize("reason", ["expired", "unsubscribed"])
+def test_one_that_was_replaced_is_told_by_the_end_of_what_replaced_it(reason: str) -> None:
+    """Nothing else is left of that: the two have handed the same events out, and only one of them flagged."""
+    world = World()
+    first = world.subscriber("a", lease_s=15)
+    publish(world, 2)
+    await_ready(first, 2)
+    second = world.subscriber("a", lease_s=15)
+    assert everything(second) == [("a1", None), ("a2", None)]
+    if reason == "expired":
+        world.sequencer.time_ms += 100_000
+        publish(world, 1)
+        world.tick(0)
+    else:
+        second.unsubscribe(drain=False)
+    compacted(world)
+    answer = last_answer(world)
+    assert isinstance(answer, Ended)
+    assert answer.reason == reason
+    with pytest.raises(Fenced, match="another process took over subscriber id 's'"):
+        first.poll(60)
+
+
+def test_one_that_was_replaced_is_told_by_a_renewal_where_only_its_own_grant_is_left() -> None:
+    """It slept for longer than grants are kept from compaction, and a replaced job had written its grant once more,
+    behind the newer one: so that is the last one of the id.
+    """
+    world = World()
+    first = world.subscriber("a", lease_s=15)
+    old = world.kafka.logs[Partition("d.grants", 0)][-1]
+    publish(world, 2)
+    await_ready(first, 2)
+    second = world.subscriber("a", lease_s=15)
+    assert everything(second) == [("a1", None), ("a2", None)]
+    assert second.metrics().generation == 2
+    world.kafka.append(Partition("d.grants", 0), key=old.key, value=old.value)
+    compacted(world)
+    assert last_answer(world) == decode_answer(old.value or b"")
+    with pytest.raises(Fenced, match="another process took over subscriber id 's' with generation 2"):
+        first.poll(60)
+
+
+def test_renewals_of_former_processes_fence_nobody() -> None:
+    world = World()
+    first = world.subscriber("a", lease_s=15)
+    publish(world, 1)
+    for _ in range(3):
+        assert told([event for event in [first.poll(20)] if event is not None]) in ([("a1", None)], [])
+    first.close()
+    grants = Partition("d.grants", 0)
+    renewed = next(record for record in world.kafka.logs[grants] if (record.key or b"").startswith(b"renew/"))
+    publish(world, 1)
+    second = world.subscriber("a", lease_s=15)
+    world.kafka.append(grants, key=renewed.key, value=renewed.value)  # of a job that was replaced, late
+    assert [value for value, _ in everything(second)] == ["a1", "a2"]
+    assert second.metrics().generation == 2
+
+
+class AtEnds(SimTransport):
+    """Reads record by record. When the end of a topic was asked for, it stalls while `meanwhile` runs, once."""
+
+    def __init__(self, world: World, topic: str, meanwhile: Callable[[], None]) -> None:
+        super().__init__(world.kafka, world.rng, world.tick, most=1, fair=True)
+        self.topic, self.meanwhile = topic, [meanwhile]
+
+    def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
+        found = super().end_offsets(partitions, once=once)
+        if self.topic in {partition.topic for partition in found} and self.meanwhile:
+            self.meanwhile.pop()()
+        return found
+
+
+def test_a_position_that_is_saved_and_compacted_while_positions_are_read_is_found() -> None:
+    """Before the end as it was, there are other ids' alone by then; what took the place of ours lies behind it."""
+    world = World()
+    first = world.subscriber("a")
+    publish(world, 4)
+    one, two = first.poll(60), first.poll(60)
+    assert one is not None
+    assert two is not None
+    first.ack(one)
+    positions = [Partition("d.positions", number) for number in range(2)]
+    for at in positions:
+        world.kafka.append(at, key=b"other/1")
+
+    def goes_on() -> None:
+        first.ack(two)
+        for at in positions:
+            world.kafka.compact(at)
+
+    second = world.subscriber("a", transport=AtEnds(world, "d.positions", goes_on))
+    assert everything(second) == [("a3", "redelivered"), ("a4", None)]
+
+
+def test_a_grant_that_is_compacted_while_grants_are_read_still_tells_that_another_has_begun() -> None:
+    """Where it was there is a record of somebody else's; the newer grant lies behind the end as it was."""
+    world = World()
+    found: list[list[tuple[str, str | None]]] = []
+
+    def a_third_begins() -> None:
+        began = world.now
+        found.append(everything(world.subscriber("a")))
+        compacted(world)
+        world.now = began  # else it would have taken too long, and nothing is handed out then
+
+    transport = AtEnds(world, "d.grants", a_third_begins)
+    a_third, transport.meanwhile = transport.meanwhile, []
+    first = world.subscriber("a", transport=transport)
+    publish(world, 2)
+    await_ready(first, 2)
+    world.subscriber("a")
+    world.kafka.append(Partition("d.control", 0), value=b"a record that is refused behind the grant")
+    world.tick(0)
+    transport.meanwhile = a_third
+    with pytest.raises(Fenced):
+        first._session.hand_out()
+    assert found == [[("a1", "redelivered"), ("a2", None)]]
 
 
 # --- stamps that are written once more --------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from totalorder.sequencer.control import (
     Repeated,
     Retire,
     Retired,
+    Skipped,
     Subscribe,
     Unsubscribe,
     encode_request,
@@ -173,6 +174,7 @@ def _rows(requests: _Requests, items: Sequence[Item], places: range) -> list[Row
             place = ("all", events % KAFKA_PARTITIONS, events // KAFKA_PARTITIONS)
             rows.append(Row(*place, at, item.topic, at, slice=slice_, topic_id=topic_id))
         else:
+            assert isinstance(item, Change)
             offset = sum(isinstance(before, Change) for before in items[:at])
             value = _retire(topic_id, events) if item == ANEW else requests.value(at + 1, item)
             control = f"{DOMAIN}.control"
@@ -246,6 +248,7 @@ def _batch(batch: StampedBatch) -> TableRow:
 def _subscription(answer: Answer, m: int, grants_offset: int) -> TableRow:
     grant = answer if isinstance(answer, Grant) else None
     retired = answer if isinstance(answer, Retired) else None
+    assert not isinstance(answer, Skipped)
     kinds = {Grant: "granted", Ended: "ended", Renewed: "renewed", Repeated: "repeated", Retired: "retired"}
     return {
         "subscriber": answer.id,

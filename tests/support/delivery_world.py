@@ -1,16 +1,18 @@
 """Short forms for feeding a delivery machine by hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
+from deliveries import Deliver, each
 from sources import src
 
 from totalorder.sequencer.control import Answer, Ended, Grant
-from totalorder.sequencer.delivery import Delivery
-from totalorder.sequencer.delivery_effects import Deliver, Effect
 from totalorder.sequencer.position import Position, StampsMark
 from totalorder.sequencer.stamps import Source, StampedBatch, StampRows
+from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect
+from totalorder.subscriber.delivery.events import EventBlock
+from totalorder.subscriber.delivery.machine import Delivery
 
 Row = tuple[str, int, int, int, Mapping[str, int]]
 """topic, n, g, offset, entries. The event lies in partition 0 of the Kafka topic of the topic's name."""
@@ -147,9 +149,26 @@ def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Pos
     )
 
 
-def event(machine: Delivery, topic: str, offset: int) -> list[Effect]:
+def said(delivery: Deliver | DeliverLost) -> str | None:
+    """Its tag, or that it tells of a loss."""
+    return "lost" if isinstance(delivery, DeliverLost) else delivery.tag
+
+
+def plain(effects: Iterable[Effect]) -> list[Any]:
+    """The effects, with a Deliver for each event of Deliveries."""
+    return [one for effect in effects for one in (each(effect) if isinstance(effect, Deliveries) else (effect,))]
+
+
+def one_event(
+    machine: Delivery, *, source: Source, offset: int, topic: str | None, crc: int, handle: object = None
+) -> list[Any]:
+    """A block of one record."""
+    return plain(machine.events(source, EventBlock([offset], [topic], [crc], [handle])))
+
+
+def event(machine: Delivery, topic: str, offset: int) -> list[Any]:
     """An event of the Kafka topic of the topic's name."""
-    return machine.event(source=src(topic), offset=offset, topic=topic, crc=0, handle=(topic, offset))
+    return one_event(machine, source=src(topic), offset=offset, topic=topic, crc=0, handle=(topic, offset))
 
 
 class Feed:
@@ -158,8 +177,8 @@ class Feed:
     def __init__(self, *, partitions: int = 1, m: int = 1, **arguments: Any) -> None:
         self.machine = Delivery(id="s", nonce="me", domain="d", **arguments)
         self.partitions, self.m = partitions, m
-        self.all: list[Deliver] = []
-        self.last_effects: list[Effect] = []
+        self.all: list[Deliver | DeliverLost] = []
+        self.last_effects: list[Any] = []
         self.log: list[StampedBatch] = []
         self.offsets: list[int] = []
         self._digests: dict[int, str] = {}
@@ -185,13 +204,13 @@ class Feed:
         return self.log[-1]
 
     @property
-    def names(self) -> list[tuple[str, int]]:
+    def names(self) -> list[tuple[str | None, int]]:
         return [(deliver.topic, deliver.n) for deliver in self.all]
 
-    def delivered(self, effects: Sequence[Effect]) -> list[tuple[str, int]]:
+    def delivered(self, effects: Sequence[Any]) -> list[tuple[str, int]]:
         return [(effect.topic, effect.n) for effect in effects if isinstance(effect, Deliver)]
 
-    def answer(self, answer: Answer) -> list[Effect]:
+    def answer(self, answer: Answer) -> list[Any]:
         return self._keep(self.machine.answer(answer))
 
     def events(self, *places: tuple[str, int]) -> list[tuple[str, int]]:
@@ -200,7 +219,7 @@ class Feed:
             found += self.delivered(self._keep(event(self.machine, topic, offset)))
         return found
 
-    def stamps(self, *rows: Row, partition: int = 0, **fields: Any) -> list[Effect]:
+    def stamps(self, *rows: Row, partition: int = 0, **fields: Any) -> list[Any]:
         """The partition's next batch."""
         number = self._batches.get(partition, 1) + 1
         batch = stamped(
@@ -214,7 +233,7 @@ class Feed:
         self._batches[partition], self._digests[partition] = number, batch.digest
         return self.again(batch)
 
-    def again(self, batch: StampedBatch) -> list[Effect]:
+    def again(self, batch: StampedBatch) -> list[Any]:
         """Any batch, at the end of the log."""
         offset = BEGIN + len(self.log)
         self.log.append(batch)
@@ -228,7 +247,7 @@ class Feed:
             if index >= first:
                 self._keep(self.machine.stamped(batch, offset=BEGIN + index, next_offset=BEGIN + index + 1))
 
-    def _keep(self, effects: list[Effect]) -> list[Effect]:
-        self.last_effects = effects
-        self.all += [effect for effect in effects if isinstance(effect, Deliver)]
-        return effects
+    def _keep(self, effects: Iterable[Effect]) -> list[Any]:
+        self.last_effects = plain(effects)
+        self.all += [effect for effect in self.last_effects if isinstance(effect, Deliver | DeliverLost)]
+        return self.last_effects

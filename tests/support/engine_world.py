@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from reference import Change, Event, Item, ReferenceStamp
+from reference import Change, Event, Item, Loss, ReferenceStamp
 
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import Subscribe, Unsubscribe, encode_request
+from totalorder.sequencer.control import Skip, Subscribe, Unsubscribe, encode_request
 from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
 from totalorder.sequencer.stamps import StampedBatch
 from totalorder.sequencer.state import State
@@ -43,10 +43,11 @@ class Requests:
         return encode_request(Unsubscribe(id=change.id, generation=generation, nonce="n"))
 
 
-def rows_of(items: Iterable[Item], clocks: random.Random | None = None) -> list[Row]:
+def rows_of(items: Iterable[Item], clocks: random.Random | None = None, *, topic_id: str = "") -> list[Row]:
     """Rows whose π is exactly the given list: one Kafka topic `all` (keyed), timestamps counting up.
 
-    With `clocks` each row has a slice of its own, and a timestamp that says nothing.
+    With `clocks` each row has a slice of its own, and a timestamp that says nothing. `topic_id` is that of the Kafka
+    topic, which losses need.
     """
     requests = Requests()
     offsets: dict[object, int] = {}
@@ -55,13 +56,31 @@ def rows_of(items: Iterable[Item], clocks: random.Random | None = None) -> list[
         if isinstance(item, Event):
             partition = at % KAFKA_PARTITIONS
             offset = offsets[partition] = offsets.get(partition, -1) + 1
-            rows.append(Row("all", partition, offset, at, item.topic, at))
+            rows.append(Row("all", partition, offset, at, item.topic, at, topic_id=topic_id))
         else:
             offset = offsets["control"] = offsets.get("control", -1) + 1
-            rows.append(Row(f"{DOMAIN}.control", 0, offset, at, control=requests.value(item)))
+            value = _skip(item, offsets, topic_id) if isinstance(item, Loss) else requests.value(item)
+            rows.append(Row(f"{DOMAIN}.control", 0, offset, at, control=value))
     if clocks is None:
         return rows
     return [row._replace(slice=at, timestamp_ms=clocks.randrange(2 * BATCH_MS)) for at, row in enumerate(rows)]
+
+
+def _skip(loss: Loss, offsets: dict[object, int], topic_id: str) -> bytes:
+    """What the job says of a loss; the partition goes on behind it."""
+    begin = offsets.get(loss.partition, -1) + 1
+    offsets[loss.partition] = begin + loss.count - 1
+    return encode_request(
+        Skip(
+            id="job",
+            nonce="n",
+            topic="all",
+            topic_id=topic_id,
+            partition=loss.partition,
+            begin=begin,
+            end=begin + loss.count,
+        )
+    )
 
 
 def configs(*, shards: int = 1, partitions: int = 4, m: int = 1, keyframe_every: int = 3) -> list[EngineConfig]:

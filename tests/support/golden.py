@@ -31,6 +31,7 @@ from totalorder.sequencer.control import (
     Repeated,
     Retire,
     Retired,
+    Skipped,
     Subscribe,
     Unsubscribe,
     encode_request,
@@ -128,9 +129,9 @@ def _trace(effects: Effects) -> list[str]:
 
 
 def _answer(answer: Answer) -> str:
-    if isinstance(answer, Retired):
+    if isinstance(answer, Retired | Skipped):
         lost = " ".join(f"[{part}]@{first}..{end}" for part, (first, end) in answer.lost.items())
-        return f"retired {answer.topic}#{answer.topic_id} lost {lost or 'nothing'}"
+        return f"{type(answer).__name__.lower()} {answer.topic}#{answer.topic_id} lost {lost or 'nothing'}"
     who = f"{answer.id or '?'}#{answer.generation}"
     if isinstance(answer, Grant | Ended):
         clock = " ".join(f"{topic}:{n}" for topic, n in sorted(answer.clock.items()))

@@ -162,6 +162,7 @@ class DomainWorld:
             topic=np.array([names.index(row[0]) for row in rows]),
             source=np.array([sources.index(row[1]) for row in rows]),
             redelivered=np.zeros(len(rows), np.bool_),
+            lost=np.zeros(len(rows), np.bool_),
             delivered_ms=self._time_ms + np.arange(len(rows)),
             **columns,
         )

@@ -37,7 +37,15 @@ class Change:
     topics: frozenset[str]
 
 
-Item: TypeAlias = Event | Change
+@dataclass(frozen=True)
+class Loss:
+    """Here so many offsets of an event partition are lost, which may have held events of any topic."""
+
+    partition: int
+    count: int
+
+
+Item: TypeAlias = Event | Change | Loss
 Rule: TypeAlias = Callable[[int, int], bool]
 """(sub_LC's number, the entry) -> may the event pass? Ours is `>=`."""
 
@@ -160,11 +168,14 @@ def reference_intervals(items: Sequence[Item], subscription: str) -> list[tuple[
 
 
 def reference_deliveries(items: Sequence[Item], intervals: Intervals) -> list[int]:
-    """The positions g that a subscriber with these sets delivers: pi restricted, at each one, to the set in force."""
+    """The positions g that a subscriber with these sets delivers: pi restricted, at each one, to the set in force.
+
+    A loss is told to all who hold a topic.
+    """
     delivered = []
     for g, item in enumerate(items, 1):
-        in_force = [topics for p, topics in intervals if p < g]
-        if isinstance(item, Event) and in_force and item.topic in in_force[-1]:
+        in_force = ([frozenset[str]()] + [topics for p, topics in intervals if p < g])[-1]
+        if item.topic in in_force if isinstance(item, Event) else isinstance(item, Loss) and in_force:
             delivered.append(g)
     return delivered
 

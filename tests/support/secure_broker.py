@@ -14,6 +14,13 @@ _JAAS = (
 _STORE_PASSWORD = "changeit"
 
 
+ACLS = {
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:ANONYMOUS",
+}
+"""Settings with which nobody may do what no ACL allows, but who comes by the plain port."""
+
+
 class SecureBroker(LocalBroker):
     """`login`, `tls` and `both` are addresses as `bootstrap_servers` is; `certificate` is what signs the last two."""
 

@@ -22,10 +22,14 @@ class SimKafka:
     logs: dict[Partition, list[Record]] = field(default_factory=dict)
     ends: dict[Partition, int] = field(default_factory=dict)
     begins: dict[Partition, int] = field(default_factory=dict)
+    held: dict[Partition, int] = field(default_factory=dict)
+    """Where an open transaction begins: what lies behind is not committed, or not to be seen before it is."""
     moment: int = 0
     """Real time: how many records were written."""
     written: dict[tuple[Partition, int], int] = field(default_factory=dict)
     """(partition with its id, offset) → the moment that began with this record."""
+    history: dict[Partition, list[Record]] = field(default_factory=dict)
+    """Of each partition, with its id: all that was ever to be read, also what is gone by now."""
 
     def create(self, topic: str, partitions: int) -> None:
         """A topic, or more partitions of it."""
@@ -37,7 +41,7 @@ class SimKafka:
     def delete(self, topic: str) -> None:
         """A topic with all that it has; another one may be created under its name."""
         del self.topics[topic], self.ids[topic]
-        for known in (self.logs, self.ends, self.begins):
+        for known in (self.logs, self.ends, self.begins, self.held):
             for partition in [partition for partition in known if partition.topic == topic]:
                 del known[partition]
 
@@ -50,8 +54,9 @@ class SimKafka:
         return self.begins.get(_named(partition), 0) if self.has(partition) else 0
 
     def end(self, partition: Partition) -> int:
-        """The next offset."""
-        return self.ends.get(_named(partition), 0) if self.has(partition) else 0
+        """The next offset, as readers of committed records see it."""
+        named = _named(partition)
+        return self.held.get(named, self.ends.get(named, 0)) if self.has(partition) else 0
 
     def append(
         self,
@@ -71,7 +76,24 @@ class SimKafka:
         self.ends[partition] = offset + 1
         self.moment += 1
         self.written[record.at, offset] = self.moment
+        self.history.setdefault(record.at, []).append(record)
         return offset
+
+    def hold(self, partition: Partition) -> None:
+        """A transaction begins, if none is open."""
+        self.held.setdefault(partition, self.ends.get(partition, 0))
+
+    def release(self, partition: Partition, aborted: Callable[[Record], bool]) -> None:
+        """It ends, with a marker; some of what was written meanwhile is aborted, the rest is there from now on."""
+        begin = self.held.pop(partition)
+        kept = [record for record in self.logs.get(partition, []) if record.offset < begin or not aborted(record)]
+        self.logs[partition] = kept
+        full = partition._replace(topic_id=self.ids[partition.topic])
+        before = [record for record in self.history.get(full, []) if record.offset < begin]
+        self.history[full] = [*before, *(record for record in kept if record.offset >= begin)]
+        self.moment += 1
+        self.written |= {(record.at, record.offset): self.moment for record in kept if record.offset >= begin}
+        self.skip(partition)
 
     def skip(self, partition: Partition, count: int = 1) -> None:
         """Offsets that hold no record (markers, aborted records)."""
@@ -82,15 +104,23 @@ class SimKafka:
         self.begins[partition] = max(self.begins.get(partition, 0), offset)
         self.logs[partition] = [record for record in self.logs.get(partition, []) if record.offset >= offset]
 
-    def compact(self, partition: Partition) -> None:
-        """Keeps the last record of each key."""
+    def compact(self, partition: Partition, before: int | None = None) -> None:
+        """Keeps the last record of each key, of those below an offset; what lies behind is too young."""
         log = self.logs.get(partition, [])
-        last = {record.key: record.offset for record in log}
-        self.logs[partition] = [record for record in log if last[record.key] == record.offset]
+        old = [record for record in log if before is None or record.offset < before]
+        last = {record.key: record.offset for record in old}
+        kept = [record for record in old if last[record.key] == record.offset]
+        self.logs[partition] = [*kept, *log[len(old) :]]
+
+    def ever(self, partition: Partition) -> list[Record]:
+        """All that was ever to be read of a partition; without an id, of the present topic of the name."""
+        id_ = partition.topic_id or self.ids.get(partition.topic, "")
+        return self.history.get(partition._replace(topic_id=id_), [])
 
     def records(self, partition: Partition, offset: int, count: int) -> list[Record]:
         """Up to `count` records from `offset` on."""
         log = self.logs.get(_named(partition), []) if self.has(partition) else []
+        end = self.end(partition)
         low, high = 0, len(log)
         while low < high:
             middle = (low + high) // 2
@@ -98,7 +128,10 @@ class SimKafka:
                 low = middle + 1
             else:
                 high = middle
-        return log[low : low + count]
+        found = log[low : low + count]
+        while found and found[-1].offset >= end:
+            found.pop()
+        return found
 
 
 def _named(partition: Partition) -> Partition:

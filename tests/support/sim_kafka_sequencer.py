@@ -53,6 +53,7 @@ class ThreadSequencer:
                     self.names.stamps: {"num_partitions": self.config.stamps_partitions},
                     self.names.receipts: {"num_partitions": self.config.stamps_partitions},
                     self.names.cuts: {"num_partitions": 1},
+                    self.names.state: {"num_partitions": 1},
                 }
             )
             admin.wait_for_topics(sorted(self.names.own()))

@@ -7,7 +7,7 @@ from sim_kafka import SimKafka
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.receipts import decode_receipts
 from totalorder.sequencer.stamps import Source
-from totalorder.subscriber import Event
+from totalorder.subscriber import Event, Lost
 from totalorder.subscriber.transport import Partition
 
 
@@ -23,25 +23,29 @@ class Receipt(NamedTuple):
     n: int
     g: int
     redelivered: bool
+    lost: bool
     delivered_ms: int
 
-    def is_of(self, event: Event) -> bool:
-        """Whether it is the event's."""
+    def is_of(self, event: Event | Lost) -> bool:
+        """Whether it is the event's, or tells of the loss."""
         place = (
-            event.topic,
+            event.topic or event.kafka_topic,
             Source(event.kafka_topic, event.topic_id, event.partition),
-            event.offset,
-            event.n,
+            event.first_offset if isinstance(event, Lost) else event.offset,
+            event.n or 0,
             event.g,
         )
-        return (self.sequence, *self[3:8], self.redelivered) == (event.sequence, *place, event.tag == "redelivered")
+        told = (event.tag == "redelivered", isinstance(event, Lost))
+        return (self.sequence, *self[3:8], self.redelivered, self.lost) == (event.sequence, *place, *told)
 
 
 def receipts_of(kafka: SimKafka, id: str) -> list[Receipt]:  # noqa: A002
-    """The receipts of an id once each, by process (nonce) and order of delivery; a repeated one must be equal."""
+    """All receipts that there ever were of an id, once each, by process (nonce) and order of delivery; a repeated one
+    must be equal.
+    """
     partition = Partition("d.receipts", stamps_partition(id, kafka.topics["d.receipts"]))
     found: dict[tuple[str, int], Receipt] = {}
-    for record in kafka.logs.get(partition, []):
+    for record in kafka.ever(partition):
         receipts = decode_receipts(record.value, {name: value or b"" for name, value in record.headers})
         assert receipts.domain == "d"
         assert record.key == receipts.id.encode()
@@ -56,6 +60,7 @@ def receipts_of(kafka: SimKafka, id: str) -> list[Receipt]:  # noqa: A002
                 int(receipts.n[row]),
                 int(receipts.g[row]),
                 bool(receipts.redelivered[row]),
+                bool(receipts.lost[row]),
                 int(receipts.delivered_ms[row]),
             )
             assert found.setdefault((receipt.nonce, receipt.sequence), receipt) == receipt, "repeated, and not equal"

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from typing import Any
 
 from sim_kafka import SimKafka, SimTransport
 from sim_sequencer import Domain, SimSequencer
@@ -44,7 +45,7 @@ class World:
         id: str = "s",  # noqa: A002
         transport: SimTransport | None = None,
         **settings: object,
-    ) -> Subscriber:
+    ) -> Subscriber[Any]:
         return Subscriber(
             list(topics),
             id=id,

@@ -11,14 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from greenlet import GreenletExit, getcurrent, greenlet
+from greenlet import GreenletExit, greenlet
 from sim_kafka import SimKafka, SimTransport
-from sim_sequencer import Domain, SimSequencer, naive_pi
+from sim_process import polled
+from sim_sequencer import Domain, SimSequencer
+from sim_truth import Truth
+from sim_turns import Turns
 
 from totalorder.errors import Fenced, Rejected
-from totalorder.sequencer.control import Ended, Grant
 from totalorder.sequencer.stamps import Source
-from totalorder.subscriber import Event, Subscriber
+from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 
 ID = "s"
@@ -26,8 +28,9 @@ TOPICS = ["a", "b", "c"]
 Place = tuple[Source, int]
 
 
-def place(event: Event) -> Place:
-    return Source(event.kafka_topic, event.topic_id, event.partition), event.offset
+def place(event: Event | Lost) -> Place:
+    source = Source(event.kafka_topic, event.topic_id, event.partition)
+    return source, event.offset if isinstance(event, Event) else event.first_offset
 
 
 @dataclass
@@ -38,7 +41,7 @@ class Delivery:
     event: Event
 
 
-@dataclass
+@dataclass(eq=False)
 class Twin:
     """One process and what it did; moments count the world's steps."""
 
@@ -65,8 +68,8 @@ class YieldingTransport(SimTransport):
     def _others(self) -> None:
         if self.twin.subscriber is not None:
             ready = self.twin.subscriber._session.ready
-            self.twin.seen_g = max([self.twin.seen_g, *(deliver.g for deliver in ready)])
-        self.world.yield_to_others()
+            self.twin.seen_g = max(self.twin.seen_g, ready.max_g(len(ready)))
+        self.world.let_others()
 
     def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
         self._others()
@@ -96,7 +99,6 @@ class TwinWorld:
         self.rng = rng = random.Random(seed)
         self.kafka = SimKafka()
         self.now, self.moment, self.count = 0.0, 0, 0
-        self.hub = getcurrent()
         partitions = rng.randint(1, 3)
         self.domain = Domain(
             stamps_partitions=partitions, keyframe_every=rng.choice([1, 4]), max_part_bytes=rng.choice([900, 600_000])
@@ -109,36 +111,31 @@ class TwinWorld:
         """Whether grants are compacted at once: what was granted to a process that died before it began may be gone."""
         self.topics = rng.sample(TOPICS, rng.randint(1, 3))
         self.twins: list[Twin] = []
-        self.alive: list[Twin] = []
-        self.healing = False
+        self.turns: Turns[Twin] = Turns(rng)
 
     # --- the schedule -------------------------------------------------------------------------------------------------
 
-    def yield_to_others(self) -> None:
+    def let_others(self) -> None:
         self.moment += 1
-        if not self.healing:
-            self.hub.switch()
+        self.turns.let_others()
 
     def pass_time(self, timeout_s: float) -> None:
         self.now += max(timeout_s, 0.001)
-        if self.healing:
+        if self.turns.are_over:
             self.sequencer.run()
 
     def run(self, steps: int) -> None:
         """Random steps: the world moves, or one of the processes goes on by one call."""
-        favourite: Twin | None = None
+        alive = self.turns.alive
         for _ in range(steps):
             self.moment += 1
             if self.rng.random() < 0.15:
                 self._world_moves()
-            if len(self.alive) < 3 and self.rng.random() < (0.3 if not self.alive else 0.015):
+            if len(alive) < 3 and self.rng.random() < (0.3 if not alive else 0.015):
                 self._begin()
-            if favourite not in self.alive or self.rng.random() < 0.07:
-                favourite = self.rng.choice(self.alive) if self.alive else None
-            if favourite is not None:
-                self._resume(favourite)
-            if favourite is not None and self.rng.random() < 0.004:
-                self._kill(favourite)
+            twin = self.turns.go_on(0.07)
+            if twin is not None and self.rng.random() < 0.004:
+                self.turns.end(twin)
 
     def _world_moves(self) -> None:
         rng = self.rng
@@ -157,25 +154,12 @@ class TwinWorld:
         partition = Partition(topic, self.rng.randrange(self.kafka.topics[topic]))
         self.kafka.append(partition, value=f"{self.count}".encode(), timestamp_ms=self.count)
 
-    def _resume(self, twin: Twin) -> None:
-        assert twin.run is not None
-        twin.run.switch()
-        if twin.run.dead:
-            self.alive.remove(twin)
-
-    def _kill(self, twin: Twin) -> None:
-        """It goes no further; not even its `finally` blocks reach Kafka."""
-        if twin in self.alive:
-            self.alive.remove(twin)
-
     # --- a process ----------------------------------------------------------------------------------------------------
 
-    def _begin(self) -> Twin:
+    def _begin(self) -> None:
         twin = Twin(nonce=f"n{len(self.twins)}")
         self.twins.append(twin)
-        self.alive.append(twin)
-        twin.run = greenlet(lambda: self._live(twin))
-        return twin
+        self.turns.begin(twin, lambda: self._live(twin))
 
     def _live(self, twin: Twin) -> None:
         try:
@@ -218,12 +202,11 @@ class TwinWorld:
 
     def take(self, twin: Twin) -> bool:
         assert twin.subscriber is not None
-        event = twin.subscriber.poll(self.rng.choice([0, 0.05]))
-        if event is None:
-            return False
-        twin.seen_g = max(twin.seen_g, event.g)
-        twin.deliveries.append(Delivery(self.moment, event))
-        return True
+        events = polled(twin.subscriber, self.rng)
+        for event in events:
+            twin.seen_g = max(twin.seen_g, event.g)
+            twin.deliveries.append(Delivery(self.moment, event))
+        return bool(events)
 
     def acknowledge(self, twin: Twin, count: int) -> None:
         assert twin.subscriber is not None
@@ -234,8 +217,8 @@ class TwinWorld:
 
     def heal(self) -> None:
         """One last process, alone, takes everything that is owed."""
-        self.alive.clear()
-        self.healing = True
+        self.turns.alive.clear()
+        self.turns.are_over = True
         twin = Twin(nonce="last")
         self.twins.append(twin)
         self.make(twin)
@@ -286,20 +269,7 @@ class TwinWorld:
 
     def _owed(self, *, begun: bool = False) -> list[Place]:
         """π restricted to the sets that were granted, from the first grant on; or to those of processes that began."""
+        truth = Truth(self.sequencer.batches, self.domain, self.sequencer.names.control)
         started = {twin.nonce for twin in self.twins if twin.started}
-        answers = [answer for answer in self.answers() if answer.nonce in started or not begun]
-        control = self.sequencer.names.control
-        owed = []
-        for item in naive_pi(self.sequencer.batches, control, "topic", {}):
-            in_force: tuple[str, ...] = ()
-            for answer in answers:
-                if answer.g < item.g:
-                    in_force = answer.topics if isinstance(answer, Grant) else ()
-            if item.topic in in_force:
-                owed.append(item.place)
-        return owed
-
-    def answers(self) -> list[Grant | Ended]:
-        """The id's chain, of all that was ever written."""
-        found = {answer.g: answer for answer in self.sequencer.answers if answer.id == ID}
-        return [found[g] for g in sorted(found)]
+        links = [link for link in truth.chain(ID) if link.nonce in started or not begun]
+        return [item.place for item, _ in truth.owed(links)]

@@ -273,3 +273,19 @@ def read_all(broker: LocalBroker, topic: str) -> list[Any]:
     records = [record for _, record in zip(range(left), consumer, strict=False)]
     consumer.close()
     return records
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_tells_a_misspelt_variable(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else what it was to set would be passed over in silence: another domain, other brokers."""
+    for variable, meant in (("TOTALORDER_DOMIAN", "DOMAIN"), ("TOTALORDER_IVY_SETTING", "IVY_SETTINGS")):
+        monkeypatch.setenv(variable, "shop")
+        with pytest.raises(SystemExit) as ended:
+            main([name])
+        said = (
+            f"totalorder: the environment variable {variable} names no setting. Write TOTALORDER_{meant}, or unset it"
+        )
+        assert (ended.value.code, capsys.readouterr().err.strip()) == (2, said)
+        monkeypatch.delenv(variable)

@@ -9,15 +9,16 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from totalorder.bench import figures, kernel
+from totalorder.bench.figures import command as figures
+from totalorder.bench.kernel import command as kernel
 from totalorder.bench.outcome import Outcome, Request
 from totalorder.cli.app import main
 
-_START_S = 60.0
+_START_S = 240.0
 # A benchmark whose clearing up fails, as a call into Java does behind one that was cut short.
 _SPOILED = """
 import threading
-from totalorder.bench import kernel
+from totalorder.bench.kernel import command as kernel
 from totalorder.cli.app import main
 def run(request):
     try:
@@ -74,17 +75,31 @@ def test_figures_are_shown_though_their_files_cannot_be_written(
 
 @pytest.mark.broker
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
-def test_sigterm_leaves_neither_processes_nor_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_neither_processes_nor_folders(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     command = [sys.executable, "-m", "totalorder.cli", "bench", "job", "--smoke"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
         try:
             wait_until(lambda: list(tmp_path.glob("*/kafka/*.lock")) != [], "a broker runs", bound_s=_START_S)
-            bench.terminate()
-            assert bench.wait(_START_S) == 128 + signal.SIGTERM
+            bench.send_signal(number)
+            assert bench.wait(_START_S) == 128 + number
         finally:
             bench.kill()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_with_nohup_a_closed_terminal_ends_nothing() -> None:
+    command = ["/bin/sh", "-c", 'trap "" HUP; exec "$0" -c "$1"', sys.executable, _SPOILED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as bench:
+        assert bench.stdout is not None
+        assert bench.stdout.readline() == "up\n"
+        bench.send_signal(signal.SIGHUP)
+        bench.terminate()
+        bench.communicate(timeout=_START_S)
+        assert bench.returncode == 128 + signal.SIGTERM
 
 
 def test_sigterm_is_no_traceback_where_clearing_up_fails() -> None:

@@ -10,7 +10,7 @@ from sim_kafka import SimKafka, SimTransport
 from totalorder.cli.app import main
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Retired, encode_answer
+from totalorder.sequencer.control import Retired, Skipped, encode_answer
 from totalorder.sequencer.engine import EngineConfig, State, initial_state, step
 from totalorder.subscriber.transport import Partition
 
@@ -168,7 +168,11 @@ def test_what_was_retired_and_lost_is_told(run: Run, kafka: SimKafka) -> None:
     assert code == 0
     some, none, many = (" ".join(line.split()) for line in out.splitlines())
     assert some == "@0 g 1 retired Kafka topic t1 (i), asked by job; lost, never stamped: t1[0]@7, t1[2]@5 to 8"
-    assert none == "@1 g 2 retired Kafka topic t2 (i), asked by job; nothing of it is lost"
+    assert none == "@1 g 2 retired Kafka topic t2 (i), asked by job; nothing is lost"
     assert many.endswith("t3[11]@0, … 2 more partitions")
+    skipped = Skipped(**stem, g=9, topic="t", lost={1: (3, 5)})  # type: ignore[arg-type]
+    kafka.append(Partition("shop.grants", 0), value=encode_answer(skipped), headers=[])
+    told = " ".join(run("--grants")[1].split())
+    assert "skipped Kafka topic t (i), asked by job; lost, never stamped: t[1]@3 to 4" in told
     first, *_ = map(json.loads, run("--grants", "--json")[1].splitlines())
     assert (first["kind"], first["topic_id"], first["lost"]) == ("retired", "i", {"0": [7, 8], "2": [5, 9]})

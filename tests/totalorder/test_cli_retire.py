@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from typer.testing import CliRunner, Result
 from totalorder.broker import LocalBroker
 from totalorder.cli.app import build_app
 from totalorder.errors import Error, SettingsError
-from totalorder.sequencer.control import Answer, Rejection, Retire, Retired, encode_answer, parse_request
+from totalorder.sequencer.control import Answer, Rejection, Retire, Retired, Unsigned, encode_answer, parse_request
+from totalorder.sequencer.signing import Signatures
 from totalorder.subscriber.kafka_python import KafkaPythonTransport
 
 pytestmark = pytest.mark.broker
@@ -56,6 +58,19 @@ def test_a_request_that_nobody_answers_stays(broker: LocalBroker, begun: str, ne
     request = parse_request(written.value)
     assert isinstance(request, Retire)
     assert (request.topic, dict(request.seen)) == (topic, {})
+
+
+def test_a_request_is_signed_by_who_has_the_domain_s_key(
+    broker: LocalBroker, begun: str, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("k" * 40)
+    failed = retire(new_topic("a"), begun, broker, "--wait-s", "0", "--control-key-file", str(keys)).exception
+    assert "No answer from the sequencer" in str(failed)
+    (written,) = records(broker.bootstrap_servers, f"{begun}.control")
+    assert isinstance(parse_request(written.value, Signatures(keys=("k" * 40,), domain=begun)), Retire)
+    with pytest.raises(Unsigned):
+        parse_request(written.value, Signatures(keys=("x" * 40,), domain=begun))
 
 
 @pytest.mark.parametrize("refused", [False, True])

@@ -1,5 +1,6 @@
 """Settings in Java's and librdkafka's names become kafka-python's; what cannot be is refused by name."""
 
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,16 @@ def test_absent_broker_is_an_error_in_time_that_leaves_no_thread(make: Any) -> N
     with pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 could be used within 0\.3 s .*ECONNREFUSED"):
         make("127.0.0.1:1", connect_timeout_s=0.3)
     assert threading.active_count() == before
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+@pytest.mark.parametrize("make", [kafka_clients.consumer, kafka_clients.producer, kafka_clients.admin])
+def test_one_that_takes_connections_and_says_nothing_is_given_up_in_time(make: Any, protocol: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(BrokerUnavailable, match=r"could be used within 0\.3 s"):
+            make(servers, {"security.protocol": protocol}, connect_timeout_s=0.3)
 
 
 @pytest.mark.broker

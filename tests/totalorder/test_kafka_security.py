@@ -10,11 +10,13 @@ from secure_broker import PASSWORD, USER, SecureBroker
 from totalorder import kafka_clients
 from totalorder.errors import BrokerUnavailable, SettingsError
 from totalorder.subscriber import Subscriber
+from totalorder.subscriber.clients import CLIENTS, Client, transport_of
+from totalorder.subscriber.transport import Partition
 
 pytestmark = pytest.mark.broker
 QUOTED = PASSWORD.replace("\\", "\\\\").replace("'", "\\'")
 LONG_S = 60.0
-CLIENTS = [kafka_clients.consumer, kafka_clients.producer, kafka_clients.admin]
+MADE = [kafka_clients.consumer, kafka_clients.producer, kafka_clients.admin]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def tls(secure: SecureBroker) -> dict[str, str]:
     return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(secure.certificate)}
 
 
-@pytest.mark.parametrize("make", CLIENTS)
+@pytest.mark.parametrize("make", MADE)
 def test_what_fits_connects(secure: SecureBroker, make: Any) -> None:
     make(secure.login, login()).close()
     make(secure.tls, {"security.protocol": "SSL"} | tls(secure)).close()
@@ -49,7 +51,7 @@ def refusal(servers: str, settings: dict[str, str], make: Any = kafka_clients.co
     return str(told.value)
 
 
-@pytest.mark.parametrize("make", CLIENTS)
+@pytest.mark.parametrize("make", MADE)
 def test_a_wrong_password_is_told_at_once(secure: SecureBroker, make: Any) -> None:
     for servers, settings in (
         (secure.login, login("wrong")),
@@ -59,9 +61,34 @@ def test_a_wrong_password_is_told_at_once(secure: SecureBroker, make: Any) -> No
         assert f"{servers} refused the login: Authentication failed: Invalid username or password. Correct" in said
 
 
-def test_a_subscriber_is_told_of_its_wrong_password(secure: SecureBroker) -> None:
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_subscriber_is_told_of_its_wrong_password(secure: SecureBroker, client: Client) -> None:
     with pytest.raises(SettingsError, match="refused the login: Authentication failed"):
-        Subscriber(["orders"], id="s", domain="d", bootstrap_servers=secure.login, kafka=login("wrong"))
+        Subscriber(["orders"], id="s", domain="d", bootstrap_servers=secure.login, kafka=login("wrong"), client=client)
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_subscribers_transport_reads_writes_and_asks_behind_tls_and_a_login(
+    secure: SecureBroker, client: Client
+) -> None:
+    with kafka_clients.admin(secure.bootstrap_servers) as admin:
+        admin.create_topics({client: {"num_partitions": 1}})
+        admin.wait_for_topics([client])
+    place = Partition(client, 0)
+    for servers, settings in (
+        (secure.login, login()),
+        (secure.tls, {"security.protocol": "SSL"} | tls(secure)),
+        (secure.both, login(protocol="SASL_SSL") | tls(secure)),
+    ):
+        transport = transport_of(client)(servers, settings)
+        try:
+            offset = transport.send(place, b"key", b"value", headers=[("name", b"x")])
+            assert transport.end_offsets([place]) == {place: offset + 1}
+            transport.read(place, offset)
+            (record,) = transport.poll(30)
+            assert record[2:6] == (offset, b"key", b"value", (("name", b"x"),))
+        finally:
+            transport.close()
 
 
 def test_a_mechanism_that_the_broker_does_not_offer(secure: SecureBroker) -> None:

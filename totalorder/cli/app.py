@@ -1,6 +1,6 @@
 """`totalorder`: puts the commands together and turns errors into messages.
 
-A command is a module of this package, named in `COMMANDS`, with one function::
+A command is a module of this package, named in `COMMANDS` (with _ for -), with one function::
 
     def register(app: typer.Typer) -> None:
         @app.command("name", help="…")   # or app.command("name")(run)
@@ -26,8 +26,8 @@ from totalorder.cli.extras import problem_of
 from totalorder.errors import Error, SettingsError
 
 COMMANDS = (
-    *("demo", "broker", "sequence", "lineage", "publish", "subscribe", "topics", "inspect", "audit", "sql"),
-    "bench",
+    *("demo", "broker", "sequence", "recover", "lineage", "publish", "subscribe", "topics", "inspect", "audit", "sql"),
+    *("control-key", "bench"),
 )
 
 _INTERRUPTED = 128 + 2  # what a shell reports for a process that SIGINT ended
@@ -42,11 +42,16 @@ def _version(wanted: bool) -> None:
 
 
 def _root(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
     """One order for all subscribers of a Kafka domain."""
+    if "--help" not in sys.argv and any(name.upper().startswith("TOTALORDER_") for name in os.environ):
+        from totalorder.config import refuse_misspelt_environment
+        from totalorder.sinks.settings import LineageSettings
+
+        refuse_misspelt_environment(LineageSettings)
 
 
 def build_app() -> typer.Typer:
@@ -55,7 +60,7 @@ def build_app() -> typer.Typer:
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.callback()(_root)
     for name in COMMANDS:
-        import_module(f"totalorder.cli.{name}").register(app)
+        import_module(f"totalorder.cli.{name.replace('-', '_')}").register(app)
     return app
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from totalorder.cli.extras import require
+from totalorder.cli.options import on_hangup
 from totalorder.errors import Error, SettingsError
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def _measure(name: str, out: Path, *, quick: bool, smoke: bool, as_json: bool, b
     from totalorder.bench.outcome import Request, Size
 
     size = Size.QUICK if quick else Size.SMOKE if smoke else Size.FULL
-    module = import_module(f"totalorder.bench.{'beside' if beside is not None else name}")
-    with _ended_by_sigterm():
+    module = import_module(f"totalorder.bench.{'job.beside' if beside is not None else f'{name}.command'}")
+    with _ended_by_signals():
         outcome: Outcome = module.run(Request(size=size, say=_say, out=out, beside=beside))
     if as_json:
         print(json.dumps(outcome.data), flush=True)
@@ -120,23 +121,26 @@ def _written(outcome: "Outcome", out: Path) -> Sequence[Path]:
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM as Ctrl-C: what runs is stopped, and temporary folders are removed, on the way out."""
-    code = 128 + signal.SIGTERM
-    asked = False
+def _ended_by_signals() -> Iterator[None]:
+    """SIGTERM, and SIGHUP of a terminal that is closed, as Ctrl-C: what runs is stopped, and temporary folders are
+    removed, on the way out.
+    """
+    asked = 0
 
-    def end(_number: int, _frame: FrameType | None) -> None:
+    def end(number: int, _frame: FrameType | None) -> None:
         nonlocal asked
-        asked = True
-        sys.exit(code)
+        asked = number
+        sys.exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)
+    on_hangup(end)
     try:
         yield
     except Exception:
-        # A call into Java that was cut short may spoil the one that stops Spark; Java then ends with this process.
+        # A call into Java that was cut short may spoil the one that stops Spark; Java then ends with this process. And
+        # what is said on a closed terminal is an error.
         if asked:
-            sys.exit(code)
+            sys.exit(128 + asked)
         raise
 
 

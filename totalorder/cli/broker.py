@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from totalorder.cli.options import Json, said_if_long
+from totalorder.cli.options import Json, on_hangup, said_if_long
 from totalorder.errors import BrokerUnavailable
 
 _USUAL_PORT = 9092
@@ -35,12 +35,13 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start, say the address, and wait for Ctrl-C, SIGTERM or the broker's own end."""
+    """Start, say the address, and wait for Ctrl-C, SIGTERM, a closed terminal (SIGHUP) or the broker's own end."""
     from totalorder.broker import LocalBroker, is_port_free
 
     if port is None and is_port_free(_USUAL_PORT):
         port = _USUAL_PORT
     signal.signal(signal.SIGTERM, _interrupt)
+    on_hangup(_interrupt)
     try:
         with closing(LocalBroker(port=port or None, data_dir=data_dir)) as broker:
             with nullcontext() if as_json else said_if_long("starting Kafka…"):

@@ -24,7 +24,7 @@ from totalorder.errors import Error, SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from totalorder.sequencer.control import Answer, Retired
+    from totalorder.sequencer.control import Answer, Retired, Skipped
     from totalorder.sequencer.stamps import Source, StampedBatch
     from totalorder.subscriber.transport import Partition, Record, Transport
 
@@ -299,10 +299,10 @@ def _show_answers(console: "Console", records: Iterator["Record"], most: int, *,
 
 
 def _told(answer: "Answer") -> str:
-    from totalorder.sequencer.control import Ended, Grant, Rejection, Renewed, Retired
+    from totalorder.sequencer.control import Ended, Grant, Rejection, Renewed, Retired, Skipped
 
-    if isinstance(answer, Retired):
-        return f"retired     {_retired(answer)}"
+    if isinstance(answer, Retired | Skipped):
+        return f"{'retired' if isinstance(answer, Retired) else 'skipped':<11} {_of_topic(answer)}"
     who = f"{answer.id or '(unknown id)'} generation {answer.generation}"
     if isinstance(answer, Grant):
         clock = ", ".join(f"{topic} {answer.clock[topic]}" for topic in answer.topics[:_ENTRIES_SHOWN])
@@ -318,11 +318,11 @@ def _told(answer: "Answer") -> str:
     return f"repeated    {who}, answered at g {answer.answered_g}"
 
 
-def _retired(answer: "Retired") -> str:
+def _of_topic(answer: "Retired | Skipped") -> str:
     lost = [
         f"{answer.topic}[{partition}]@{first}" + (f" to {end - 1}" if end - first > 1 else "")
         for partition, (first, end) in sorted(answer.lost.items())
     ]
     more = f", … {len(lost) - _ENTRIES_SHOWN} more partitions" if len(lost) > _ENTRIES_SHOWN else ""
-    told = f"lost, never stamped: {', '.join(lost[:_ENTRIES_SHOWN])}{more}" if lost else "nothing of it is lost"
+    told = f"lost, never stamped: {', '.join(lost[:_ENTRIES_SHOWN])}{more}" if lost else "nothing is lost"
     return f"Kafka topic {answer.topic} ({answer.topic_id}), asked by {answer.id}; {told}"

@@ -1,4 +1,4 @@
-"""What the commands of the two Spark jobs share: their common options, and help that takes defaults from the settings.
+"""What the commands of the Spark jobs share: their common options, and help that takes defaults from the settings.
 
 Like the other commands' modules it imports nothing heavy before a command runs.
 """
@@ -20,8 +20,35 @@ JobDomain = Annotated[str | None, typer.Option("--domain", "-d", help="The unive
 JobServers = Annotated[
     str | None, typer.Option("--bootstrap-servers", "-b", metavar="HOST:PORT,…", help="Kafka brokers to begin with.")
 ]
+EventTopics = Annotated[
+    str | None, typer.Option("--topics", metavar="NAME,…", help="Event topics.  [required, or a pattern]")
+]
+TopicPattern = Annotated[
+    str | None,
+    typer.Option("--topic-pattern", help="What the whole name of an event topic matches.  [required, or topics]"),
+]
+TopicBy = Annotated[
+    str | None, typer.Option("--topic-by", help='What names the pub/sub topic: "topic", "key" or "header:NAME".')
+]
+MinSubscriptions = Annotated[
+    int | None, typer.Option("--min-subscriptions", "-m", help="Subscriptions that make a group: 1 or 2.")
+]
+StampsPartitions = Annotated[
+    int | None, typer.Option("--stamps-partitions", help="Partitions of the stamps; fixed for life.")
+]
+KeyframeEvery = Annotated[
+    int | None, typer.Option("--keyframe-every", help="Each such event of a topic carries all its entries.")
+]
 BrokerTimeout = Annotated[
     float | None, typer.Option("--broker-timeout-s", help="A broker that is silent for so long counts as absent.")
+]
+JobControlKeyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--control-key-file",
+        metavar="FILE",
+        help="Control keys, one a line: requests must be signed.  [default: none]",
+    ),
 ]
 Master = Annotated[str | None, typer.Option("--master", help="Spark master, where spark-submit gives none.")]
 LogFormat = Annotated[str | None, typer.Option("--log-format", help='"console" or "json".')]

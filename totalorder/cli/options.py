@@ -1,10 +1,13 @@
-"""What several commands share: options, how their values are read, and a word on a long wait.
+"""What several commands share: options, how their values are read, a word on a long wait, a closed terminal.
 
 Use options as annotations: `def run(servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS, kafka: Kafka = None)`.
 """
 
+import signal
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -35,6 +38,15 @@ Kafka = Annotated[
         "--kafka", metavar="KEY=VALUE", help="A Kafka client setting, such as security.protocol=SSL. Repeatable."
     ),
 ]
+ControlKeyFile = Annotated[
+    str | None,
+    typer.Option(
+        "--control-key-file",
+        metavar="FILE",
+        envvar="TOTALORDER_CONTROL_KEY_FILE",
+        help="A file whose first line is the key that signs requests, where the domain wants that.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one value a line, for programs.")]
 
 
@@ -61,6 +73,12 @@ def spark_settings(given: list[str] | None) -> dict[str, str]:
     """The values of `--spark KEY=VALUE` as a table."""
     found = pairs("--spark", given, example="spark.driver.memory=4g")
     return {key: value.strip() for key, value in found.items()}
+
+
+def on_hangup(handler: Callable[[int, FrameType | None], None]) -> None:
+    """Has SIGHUP, which a terminal sends that is closed, handled; `nohup` leaves it ignored, and so does this."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, handler)
 
 
 def said_if_long(text: str) -> AbstractContextManager[None]:

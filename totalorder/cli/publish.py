@@ -58,7 +58,7 @@ def run(
         try:
             count = _publish(producer, topic, _records(lines, key, key_separator), headers)
         finally:
-            kafka_clients.close_producer(producer, _ANSWER_TIMEOUT_S)
+            producer.close(timeout=_ANSWER_TIMEOUT_S)
     if as_json:
         print(json.dumps({"topic": topic, "published": count}))
     else:

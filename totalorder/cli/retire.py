@@ -11,6 +11,7 @@ from totalorder.cli.options import (
     DEFAULT_BOOTSTRAP_SERVERS,
     DEFAULT_DOMAIN,
     BootstrapServers,
+    ControlKeyFile,
     Domain,
     Json,
     Kafka,
@@ -22,6 +23,7 @@ from totalorder.errors import Error, SettingsError
 if TYPE_CHECKING:
     from totalorder.sequencer.control import Rejection, Retired
     from totalorder.sequencer.names import DomainTopics
+    from totalorder.sequencer.signing import Signer
     from totalorder.subscriber.transport import Transport
 
 _POLL_S = 0.2
@@ -38,22 +40,27 @@ def run(
     domain: Domain = DEFAULT_DOMAIN,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     kafka: Kafka = None,
+    control_key_file: ControlKeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Writes a request to control, and waits for its answer on grants."""
     settings = kafka_settings(kafka)
 
+    from totalorder.control_keys import read_signatures
     from totalorder.sequencer.names import DomainTopics
+    from totalorder.sequencer.signing import RETIRE
     from totalorder.subscriber.kafka_python import KafkaPythonTransport
 
     names = DomainTopics(domain=domain)
     if topic in names.own():
         raise SettingsError(f"{topic} is a topic of the domain's own", remedy="Name an event topic.")
+    signatures = read_signatures(control_key_file, domain)
+    signer = signatures.signer(RETIRE) if signatures else None
     topic_id = _id_of(topic, bootstrap_servers, settings)
     transport = KafkaPythonTransport(bootstrap_servers, settings)
     try:
         with said_if_long(f"Waiting for the sequencer of domain {domain} …"):
-            answer = _asked(transport, names, topic, topic_id, wait_s)
+            answer = _asked(transport, names, topic, topic_id, wait_s, signer)
     finally:
         transport.close()
     _show(answer, as_json=as_json)
@@ -73,7 +80,7 @@ def _id_of(topic: str, bootstrap_servers: str, settings: dict[str, str]) -> str:
 
 
 def _asked(
-    transport: "Transport", names: "DomainTopics", topic: str, topic_id: str, wait_s: float
+    transport: "Transport", names: "DomainTopics", topic: str, topic_id: str, wait_s: float, signer: "Signer | None"
 ) -> "Retired | Rejection":
     from totalorder.sequencer.control import Rejection, Retire, Retired, decode_answer, encode_request
     from totalorder.subscriber.transport import Partition
@@ -85,7 +92,7 @@ def _asked(
         )
     transport.read(grants, transport.end_offsets([grants])[grants])
     request = Retire(id="totalorder-topics", nonce=secrets.token_hex(8), topic=topic, topic_id=topic_id, seen={})
-    offset = transport.send(control, None, encode_request(request))
+    offset = transport.send(control, None, encode_request(request, signer))
     until_s = time.monotonic() + wait_s
     while time.monotonic() < until_s:
         for record in transport.poll(_POLL_S):

@@ -10,12 +10,19 @@ import typer
 from totalorder.cli.jobs import (
     BrokerTimeout,
     ConfigFile,
+    EventTopics,
+    JobControlKeyFile,
     JobDomain,
     JobKafka,
     JobServers,
     JobSpark,
+    KeyframeEvery,
     LogFormat,
     Master,
+    MinSubscriptions,
+    StampsPartitions,
+    TopicBy,
+    TopicPattern,
     command_of,
     given_flags,
 )
@@ -45,16 +52,9 @@ def run(
     config: ConfigFile = None,
     domain: JobDomain = None,
     bootstrap_servers: JobServers = None,
-    topics: Annotated[
-        str | None, typer.Option("--topics", metavar="NAME,…", help="Event topics.  [required, or a pattern]")
-    ] = None,
-    topic_pattern: Annotated[
-        str | None,
-        typer.Option("--topic-pattern", help="What the whole name of an event topic matches.  [required, or topics]"),
-    ] = None,
-    topic_by: Annotated[
-        str | None, typer.Option("--topic-by", help='What names the pub/sub topic: "topic", "key" or "header:NAME".')
-    ] = None,
+    topics: EventTopics = None,
+    topic_pattern: TopicPattern = None,
+    topic_by: TopicBy = None,
     topic_order: Annotated[
         str | None,
         typer.Option(
@@ -65,16 +65,10 @@ def run(
         str | None,
         typer.Option("--checkpoint-dir", help="Where the job's state lives: a directory, or a URI.  [required]"),
     ] = None,
-    min_subscriptions: Annotated[
-        int | None, typer.Option("--min-subscriptions", "-m", help="Subscriptions that make a group: 1 or 2.")
-    ] = None,
+    min_subscriptions: MinSubscriptions = None,
     shards: Annotated[int | None, typer.Option("--shards", help="Parallel groups of the engine.")] = None,
-    stamps_partitions: Annotated[
-        int | None, typer.Option("--stamps-partitions", help="Partitions of the stamps; fixed for life.")
-    ] = None,
-    keyframe_every: Annotated[
-        int | None, typer.Option("--keyframe-every", help="Each such event of a topic carries all its entries.")
-    ] = None,
+    stamps_partitions: StampsPartitions = None,
+    keyframe_every: KeyframeEvery = None,
     trigger_ms: Annotated[
         int | None, typer.Option("--trigger-ms", help="Interval of batches; 0: as soon as there is something.")
     ] = None,
@@ -86,6 +80,10 @@ def run(
     ] = None,
     on_topic_deleted: Annotated[
         str | None, typer.Option("--on-topic-deleted", help='Of a deleted event topic: "retire" it, or "stop".')
+    ] = None,
+    on_data_loss: Annotated[
+        str | None,
+        typer.Option("--on-data-loss", help='Of events gone before they were stamped: "fail", or "record" the loss.'),
     ] = None,
     max_events_per_batch: Annotated[
         int | None, typer.Option("--max-events-per-batch", help="A batch takes about this many events at most.")
@@ -106,6 +104,10 @@ def run(
         float | None, typer.Option("--topic-poll-s", help="How often to look for new and recreated topics.")
     ] = None,
     broker_timeout_s: BrokerTimeout = None,
+    standstill_timeout_s: Annotated[
+        float | None,
+        typer.Option("--standstill-timeout-s", help="How long a job is borne that stands still; it is told before."),
+    ] = None,
     fast_checkpoint_fs: Annotated[
         bool | None,
         typer.Option(
@@ -125,6 +127,7 @@ def run(
     replication_factor: Annotated[
         int | None, typer.Option("--replication-factor", help="Of the domain's own topics; -1: the broker's default.")
     ] = None,
+    control_key_file: JobControlKeyFile = None,
     kafka: JobKafka = None,
     spark: JobSpark = None,
 ) -> None:

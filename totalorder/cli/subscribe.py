@@ -5,7 +5,7 @@ import json
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from totalorder.cli.options import (
     DEFAULT_BOOTSTRAP_SERVERS,
     DEFAULT_DOMAIN,
     BootstrapServers,
+    ControlKeyFile,
     Domain,
     Json,
     Kafka,
@@ -21,7 +22,8 @@ from totalorder.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from totalorder.subscriber import Event, Subscriber
+    from totalorder.subscriber import Event, Lost, Subscriber
+    from totalorder.subscriber.clients import Client
 
 _POLL_S = 0.5
 
@@ -44,10 +46,14 @@ def run(
         bool,
         typer.Option("--new", help="Begin at the present, not at the saved position: what is still owed is given up."),
     ] = False,
-    skip_lost: Annotated[
-        bool,
-        typer.Option("--skip-lost", help="Go on without events that Kafka has no longer; each is told in its place."),
-    ] = False,
+    on_lost: Annotated[
+        str,
+        typer.Option(
+            "--on-lost",
+            metavar="fail|skip",
+            help='What Kafka has no longer: "fail", or "skip" it and print in its place what is lost.',
+        ),
+    ] = "fail",
     end: Annotated[
         bool,
         typer.Option(
@@ -65,16 +71,27 @@ def run(
     receipts: Annotated[
         bool, typer.Option("--receipts/--no-receipts", help="Tell the domain what was delivered, for audits.")
     ] = True,
+    client: Annotated[
+        str,
+        typer.Option(
+            "--client",
+            metavar="kafka-python|confluent",
+            help='What reads and writes: "confluent" (the extra "fast") takes less time and processor.',
+        ),
+    ] = "kafka-python",
     domain: Domain = DEFAULT_DOMAIN,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     kafka: Kafka = None,
+    control_key_file: ControlKeyFile = None,
     as_json: Json = False,
 ) -> None:
     """Runs until `--max`, `--timeout` or a signal; a stop of any kind loses nothing and prints nothing twice."""
     settings = kafka_settings(kafka)
 
+    from totalorder.control_keys import read_keys
     from totalorder.subscriber import Subscriber
 
+    control_key = read_keys(control_key_file)[0] if control_key_file else None
     with said_if_long(f"waiting for the sequencer of domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
         subscriber = Subscriber(
             topics,
@@ -82,11 +99,13 @@ def run(
             domain=domain,
             bootstrap_servers=bootstrap_servers,
             start="new" if new else "saved",
-            lost="skip" if skip_lost else "stop",
+            on_lost=cast("Literal['fail', 'skip']", on_lost),  # it is checked there
             lease_s=lease_s,
             start_timeout_s=start_timeout_s,
             receipts=receipts,
+            client=cast("Client", client),  # likewise
             kafka=settings,
+            control_key=control_key,
         )
     with subscriber:
         signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
@@ -114,9 +133,26 @@ def _print_all(subscriber: "Subscriber", most: int | None, timeout_s: float | No
             if subscriber.finished or (timeout_s is not None and time.monotonic() - last >= timeout_s):
                 return
             continue
-        print(json_line(event) if as_json else text_line(event), flush=True)
+        print(_line(event, as_json=as_json), flush=True)
         subscriber.ack(event)
         printed, last = printed + 1, time.monotonic()
+
+
+def _line(event: "Event | Lost", *, as_json: bool) -> str:
+    from totalorder.subscriber import Lost
+
+    if isinstance(event, Lost):
+        return json.dumps({"lost": True, **event._asdict()}, ensure_ascii=False) if as_json else lost_line(event)
+    return json_line(event) if as_json else text_line(event)
+
+
+def lost_line(lost: "Lost") -> str:
+    """The like for what stands in the place of lost events."""
+    place = f"{lost.kafka_topic}[{lost.partition}]@{lost.first_offset}"
+    more = f" to {lost.last_offset}" if lost.last_offset > lost.first_offset else ""
+    name = "" if lost.topic is None else f"{lost.topic}{'' if lost.n is None else f'#{lost.n}'}  "
+    mark = f", {lost.tag}" if lost.tag else ""
+    return f"{lost.g:>8}  {name}{place}{more}  (lost{mark})"
 
 
 def text_line(event: "Event") -> str:

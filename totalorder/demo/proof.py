@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from totalorder.demo.worker import Demo
+    from totalorder.demo.link import Link
     from totalorder.sinks.audit import Result
 
 
@@ -57,7 +57,7 @@ def judged(results: "Sequence[Result]", not_judged: "Sequence[str]") -> list[Aud
     return found + [Audited(title=title, verdict="violated", rows_examined=0, seconds=0.0, rows=()) for title in mute]
 
 
-def prove(demo: "Demo") -> None:
+def prove(demo: "Link") -> None:
     """Starts Spark and makes the tables; told to begin, it says how far it is and what it found; ends when told to."""
     from totalorder.java import SHORT_RUN
     from totalorder.sinks.audit import SQL_CONF, Auditor, choose

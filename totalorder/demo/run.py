@@ -13,9 +13,9 @@ from rich.console import Console
 
 from totalorder.broker import LocalBroker
 from totalorder.demo.audit import Stamps, read_grants, read_stamps
-from totalorder.demo.crew import Crew, Member
 from totalorder.demo.flights import Event, load_events
 from totalorder.demo.journal import read_journal
+from totalorder.demo.processes import Process, Processes
 from totalorder.demo.proof import Proof
 from totalorder.demo.report import Figures, expected_events, figures, timed
 from totalorder.demo.screen import BoardRow, Screen
@@ -59,8 +59,8 @@ def run_demo(plan: Plan, console: Console) -> Figures:
     events = load_events(plan.events)
     with Screen(console, _title(events, plan)) as screen:
         screen.phase("broker", "Kafka, one node")
-        with LocalBroker() as broker, Crew() as crew:
-            run = _Run(plan, events, screen, crew, broker.bootstrap_servers)
+        with LocalBroker() as broker, Processes() as processes:
+            run = _Run(plan, events, screen, processes, broker.bootstrap_servers)
             run.start_sequencer()
             run.start_subscribers()
             run.warm_up()
@@ -85,18 +85,20 @@ def _title(events: list[Event], plan: Plan) -> str:
 class _Run:
     """The phases, in the order in which they are called."""
 
-    def __init__(self, plan: Plan, events: list[Event], screen: Screen, crew: Crew, bootstrap_servers: str) -> None:
+    def __init__(
+        self, plan: Plan, events: list[Event], screen: Screen, processes: Processes, bootstrap_servers: str
+    ) -> None:
         self._plan = plan
         self._events = events
         self._screen = screen
-        self._crew = crew
+        self._processes = processes
         self._bootstrap_servers = bootstrap_servers
         self._airports = sorted({event.airport for event in events} | {name for board in BOARDS for name in board.ever})
         self._start_ms = events[min(_FIRST_EVENTS, len(events) - 1)].time_ms
         self._kafka_topic = kafka_topic_of(self._airports)
-        self._ours: dict[str, Member] = {}
-        self._plain: dict[str, Member] = {}
-        self._producers: list[Member] = []
+        self._ours: dict[str, Process] = {}
+        self._plain: dict[str, Process] = {}
+        self._producers: list[Process] = []
         self._state = dict.fromkeys((board.id for board in BOARDS), "")
 
     # --- starting -----------------------------------------------------------------------------------------------------
@@ -116,13 +118,13 @@ class _Run:
             "--bootstrap-servers": self._bootstrap_servers,
             "--topics": ",".join(KAFKA_TOPICS),
             "--topic-by": "key",
-            "--checkpoint-dir": str(self._crew.folder / "checkpoint"),
+            "--checkpoint-dir": str(self._processes.folder / "checkpoint"),
             "--spark": f"spark.driver.extraJavaOptions={SHORT_RUN}",
         }
-        self._sequencer = self._crew.start(
+        self._sequencer = self._processes.start(
             "sequencer", "sequence", arguments=[w for each in arguments.items() for w in each]
         )
-        self._crew.until(
+        self._processes.until(
             lambda: SEQUENCER_READY in self._sequencer.log_text(),
             what="Starting the sequencer",
             timeout_s=_SEQUENCER_TIMEOUT_S,
@@ -137,14 +139,14 @@ class _Run:
         self._plain = {board.id: self._start_board("plain", board) for board in BOARDS}
         self._producers = [self._start_producer(producer.name) for producer in PRODUCERS]
         self._screen.boards(self._rows)
-        self._crew.until(
-            lambda: all(member.status.get("ready") for member in self._everyone()),
+        self._processes.until(
+            lambda: all(process.status.get("ready") for process in self._everyone()),
             what="Starting subscribers and producers",
             timeout_s=_GRANT_TIMEOUT_S,
         )
 
-    def _start_board(self, role: str, board: Board) -> Member:
-        return self._crew.start(
+    def _start_board(self, role: str, board: Board) -> Process:
+        return self._processes.start(
             f"{role}-{board.id}",
             role,
             id=board.id,
@@ -156,8 +158,8 @@ class _Run:
             journal=str(self._journal(role, board.id)),
         )
 
-    def _start_producer(self, name: str) -> Member:
-        path = self._crew.folder / f"{name}.events"
+    def _start_producer(self, name: str) -> Process:
+        path = self._processes.folder / f"{name}.events"
         index = {airport: number for number, airport in enumerate(self._airports)}
         with path.open("w", encoding="utf-8") as file:
             for event in self._events:
@@ -165,7 +167,7 @@ class _Run:
                     where = (self._kafka_topic[event.airport], index[event.airport], event.airport)
                     row = (round(self._due_s(event), 4), *where, event.time_ms, event.to_json().decode())
                     file.write(json.dumps(row) + "\n")
-        return self._crew.start(
+        return self._processes.start(
             f"producer-{name}",
             "produce",
             bootstrap_servers=self._bootstrap_servers,
@@ -210,7 +212,7 @@ class _Run:
                 _, happen, board = incidents.pop()
                 happen(board)
 
-        self._crew.until(
+        self._processes.until(
             lambda: all(producer.status.get("done") for producer in self._producers) and not incidents,
             what="Publishing",
             timeout_s=2 * self._plan.publish_s + _DRAIN_TIMEOUT_S,
@@ -220,31 +222,31 @@ class _Run:
         self._screen.note(f"{len(self._published):,} events acknowledged by Kafka")
 
     def _kill(self, board: Board) -> None:
-        self._crew.crash(self._ours[board.id])
+        self._processes.crash(self._ours[board.id])
         self._ours[board.id] = self._start_board("board", board)
         self._state[board.id] = "restarted"
 
     def _change(self, board: Board) -> None:
         assert board.later is not None
-        for member in (self._ours[board.id], self._plain[board.id]):
-            member.tell(airports=sorted(board.later))
+        for process in (self._ours[board.id], self._plain[board.id]):
+            process.tell(airports=sorted(board.later))
         self._state[board.id] = "changed"
 
     def drain(self) -> None:
         """Wait for all stamps, and then for every board to have the number of events that it must have."""
         self._screen.phase("draining")
         # Its Spark takes a while to start, and to make the tables.
-        self._auditor = self._crew.start(
+        self._auditor = self._processes.start(
             "auditor",
             "prove",
             domain=DOMAIN,
             bootstrap_servers=self._bootstrap_servers,
-            tables=str(self._crew.folder / "lineage"),
+            tables=str(self._processes.folder / "lineage"),
         )
-        self._crew.until(
+        self._processes.until(
             lambda: (
                 all(self._ours[board.id].status.get("changed") for board in BOARDS if board.later is not None)
-                and all(member.status.get("ready") for member in self._ours.values())
+                and all(process.status.get("ready") for process in self._ours.values())
             ),
             what="The grants of the changed and of the restarted subscriber",
             timeout_s=_GRANT_TIMEOUT_S,
@@ -266,7 +268,7 @@ class _Run:
             moved.saw(sum(map(_count, (*self._ours.values(), *self._plain.values()))))
             self._screen.note(f"{sum(map(_count, self._ours.values())):,} deliveries")
 
-        self._crew.until(
+        self._processes.until(
             lambda: moved.exhausted or all(_count(self._ours[id_]) >= wanted[id_] for id_ in wanted),
             what="Delivering the rest",
             timeout_s=_DRAIN_TIMEOUT_S,
@@ -281,33 +283,33 @@ class _Run:
             patience.saw(len(stamps.event))
             if len(stamps.event) >= len(self._published) or patience.exhausted:
                 return stamps
-            self._crew.until(_after(0.5), what="Waiting for stamps", timeout_s=_END_TIMEOUT_S)
+            self._processes.until(_after(0.5), what="Waiting for stamps", timeout_s=_END_TIMEOUT_S)
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """Ends the subscribers as an application does, and the sequencer as an operator does."""
         self._screen.phase("stopping", f"{len(BOARDS)} boards, {len(BOARDS)} plain consumers, the sequencer")
-        self._crew.until(_after(_EXTRA_S), what="Waiting for repeated events", timeout_s=_END_TIMEOUT_S)
-        for member in self._everyone():
-            member.tell(stop=True)
-        self._crew.dismiss(self._everyone(), timeout_s=_END_TIMEOUT_S)
+        self._processes.until(_after(_EXTRA_S), what="Waiting for repeated events", timeout_s=_END_TIMEOUT_S)
+        for process in self._everyone():
+            process.tell(stop=True)
+        self._processes.dismiss(self._everyone(), timeout_s=_END_TIMEOUT_S)
         self._admin.close()
         self._sequencer.terminate()
-        self._crew.dismiss([self._sequencer], timeout_s=_END_TIMEOUT_S)
+        self._processes.dismiss([self._sequencer], timeout_s=_END_TIMEOUT_S)
 
     def prove(self) -> None:
         """The lineage into Delta tables, and the audits on these, by a process that knows Kafka's topics alone."""
         self._screen.phase("lineage", "stamps, grants and receipts into Delta tables")
         auditor = self._auditor
         auditor.tell(begin=True)
-        self._crew.until(lambda: "events" in auditor.status, what="The lineage", timeout_s=_PROOF_TIMEOUT_S)
+        self._processes.until(lambda: "events" in auditor.status, what="The lineage", timeout_s=_PROOF_TIMEOUT_S)
         events, deliveries = auditor.status["events"], auditor.status["deliveries"]
         self._screen.note(f"{events:,} events and {deliveries:,} deliveries in Delta tables")
         self._screen.phase("audits", "SQL on the tables alone")
-        self._crew.until(lambda: "audits" in auditor.status, what="The audits", timeout_s=_PROOF_TIMEOUT_S)
+        self._processes.until(lambda: "audits" in auditor.status, what="The audits", timeout_s=_PROOF_TIMEOUT_S)
         auditor.tell(stop=True)
-        self._crew.dismiss([auditor], timeout_s=_END_TIMEOUT_S)
+        self._processes.dismiss([auditor], timeout_s=_END_TIMEOUT_S)
 
     def compare(self) -> Figures:
         """Holds what the subscribers wrote down against each other and against what was published."""
@@ -321,14 +323,14 @@ class _Run:
             proof=Proof.of(self._auditor.status),
         )
 
-    def _everyone(self) -> list[Member]:
+    def _everyone(self) -> list[Process]:
         return [*self._ours.values(), *self._plain.values(), *self._producers]
 
     def _delivered(self, role: str) -> dict[str, Rows]:
         return {board.id: read_journal(self._journal(role, board.id)) for board in BOARDS}
 
     def _journal(self, role: str, name: str) -> Path:
-        return self._crew.folder / f"{role}-{name}.journal"
+        return self._processes.folder / f"{role}-{name}.journal"
 
     def _rows(self) -> Iterator[BoardRow]:
         for board in BOARDS:
@@ -342,8 +344,8 @@ class _Run:
             )
 
 
-def _count(member: Member) -> int:
-    return int(member.status.get("count", 0))
+def _count(process: Process) -> int:
+    return int(process.status.get("count", 0))
 
 
 def _after(seconds: float) -> Callable[[], bool]:

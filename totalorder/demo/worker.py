@@ -1,15 +1,11 @@
-"""What the demo's processes do. `python -m totalorder.demo.worker ROLE`, started by crew.py.
+"""What the demo's processes do. `python -m totalorder.demo.worker ROLE`, started by processes.py.
 
 Standard input brings JSON lines: first the spec of the role, then orders; when it ends the demo is gone, and so is this
 process. Standard output carries JSON lines about the state. Anything printed goes to the log.
 """
 
-import contextlib
 import json
-import os
-import queue
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -18,11 +14,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from totalorder.demo.journal import Journal, event_number, read_journal
+from totalorder.demo.link import Link
 from totalorder.demo.proof import prove
 from totalorder.demo.world import partitions
 
 _POLL_S = 0.2
-_SAY_EVERY_S = 0.25
 _FLUSH_TIMEOUT_S = 60.0
 _GRANT_TIMEOUT_S = 230.0
 _ACK_EVERY = 100
@@ -32,52 +28,10 @@ _FETCH_MAX_WAIT_MS = 100
 _LINGER_MS = 10
 
 
-class Demo:
-    """The link to the process that started this one. `spec` is what it was given to do."""
-
-    def __init__(self) -> None:
-        self._out = os.fdopen(os.dup(1), "wb", buffering=0)
-        os.dup2(2, 1)
-        self._orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._said_at = 0.0
-        threading.Thread(target=self._listen, name="orders", daemon=True).start()
-        self.spec = self.await_order()
-
-    def say(self, **status: object) -> None:
-        """Tell the demo."""
-        self._out.write(json.dumps(status).encode() + b"\n")
-
-    def say_sometimes(self, status: Callable[[], dict[str, object]]) -> None:
-        """Tell the demo, unless it was told a moment ago."""
-        now = time.monotonic()
-        if now - self._said_at >= _SAY_EVERY_S:
-            self._said_at = now
-            self.say(**status())
-
-    def order(self) -> dict[str, Any]:
-        """The next order, {} if there is none yet."""
-        with contextlib.suppress(queue.Empty):
-            return self._orders.get_nowait()
-        return {}
-
-    def await_order(self) -> dict[str, Any]:
-        """The next order."""
-        return self._orders.get()
-
-    def _listen(self) -> None:
-        # Not by sys.stdin: its lock would be held for ever, and the interpreter wants it to end.
-        heard = b""
-        while chunk := os.read(0, 1 << 16):
-            *lines, heard = (heard + chunk).split(b"\n")
-            for line in lines:
-                self._orders.put(json.loads(line))
-        os._exit(1)
-
-
 class _Delivery:
     """Journal and display of one subscriber, whichever kind it is."""
 
-    def __init__(self, demo: Demo, journal: Journal) -> None:
+    def __init__(self, demo: Link, journal: Journal) -> None:
         self._demo = demo
         self._journal = journal
         self._partition = {source: index for index, source in enumerate(partitions())}
@@ -106,7 +60,7 @@ class _Delivery:
         return {"count": len(self._seen), "last": self._last.decode()}
 
 
-def produce(demo: Demo) -> None:
+def produce(demo: Link) -> None:
     """Publishes its carriers' events, each at its moment: an ordinary Kafka producer that knows nothing of order."""
     rows = [json.loads(line) for line in Path(demo.spec["events"]).read_text(encoding="utf-8").splitlines()]
     with _Publisher(demo) as publisher:
@@ -125,7 +79,7 @@ def produce(demo: Demo) -> None:
 class _Publisher:
     """Sends events and writes down what Kafka acknowledged; SystemExit at the end if it did not acknowledge all."""
 
-    def __init__(self, demo: Demo) -> None:
+    def __init__(self, demo: Link) -> None:
         from totalorder.kafka_clients import producer
 
         self.acknowledged = 0
@@ -164,7 +118,7 @@ class _Publisher:
         self.acknowledged += 1
 
 
-def board(demo: Demo) -> None:
+def board(demo: Link) -> None:
     """A subscriber of totalorder: what it has written down it acknowledges, and so gets each event once."""
     from totalorder import Event, Subscriber
 
@@ -206,7 +160,7 @@ def board(demo: Demo) -> None:
         delivery.show(now=True)
 
 
-def plain(demo: Demo) -> None:
+def plain(demo: Link) -> None:
     """A subscriber as one writes it with Kafka alone: a consumer in a poll loop that picks its airports by key."""
     from kafka import KafkaConsumer, TopicPartition
 
@@ -241,7 +195,7 @@ def plain(demo: Demo) -> None:
     consumer.close()
 
 
-def sequence(demo: Demo) -> None:
+def sequence(demo: Link) -> None:
     """`totalorder sequence`, with the arguments given."""
     from totalorder.cli.app import main
 
@@ -254,7 +208,7 @@ def _wait_until(at_s: float) -> None:
         time.sleep(left_s)
 
 
-ROLES: dict[str, Callable[[Demo], None]] = {
+ROLES: dict[str, Callable[[Link], None]] = {
     "produce": produce,
     "board": board,
     "plain": plain,
@@ -263,4 +217,4 @@ ROLES: dict[str, Callable[[Demo], None]] = {
 }
 
 if __name__ == "__main__":
-    ROLES[sys.argv[1]](Demo())
+    ROLES[sys.argv[1]](Link())

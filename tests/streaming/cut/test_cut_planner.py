@@ -262,7 +262,9 @@ def test_what_is_remembered_of_a_slice_that_has_grown_since_is_not_used() -> Non
     assert 16 <= begin.ends[0][1] <= 20
 
 
-@pytest.mark.parametrize(("is_begun_anew", "back_ms", "limit"), [(True, 0, 10), (False, 12, 20), (False, 12, 70)])
+@pytest.mark.parametrize(
+    ("is_begun_anew", "back_ms", "limit"), [(True, 0, 10), (False, 12, 20), (False, 12, 70), (False, 12, 80)]
+)
 def test_what_is_remembered_holds_only_behind_its_batch_and_by_its_clock(
     is_begun_anew: bool, back_ms: int, limit: int
 ) -> None:

@@ -12,7 +12,7 @@ from totalorder.errors import StateError
 from totalorder.sequencer.batch import Row
 from totalorder.streaming.cut.chunk import encode
 from totalorder.streaming.cut.ranges import Range, ReadPlan, SliceEnd
-from totalorder.streaming.cut.rows import chunks_of, decode_plan, encode_plan
+from totalorder.streaming.cut.rows import Seed, chunks_of, decode_plan, encode_plan, encode_seed, seed_in
 from totalorder.streaming.cut.source_settings import SourceSettings
 
 SECRET = "hidden-word"
@@ -44,6 +44,15 @@ def test_a_chunk_comes_back() -> None:
     chunk = chunk_of([Row("a", 0, 5, 1_000, "a", 7)])
     (found,) = chunks_of(encode(chunk), SETTINGS)
     assert encode(found) == encode(chunk)
+
+
+@given(st.integers(0, 2**20), st.binary(), st.binary())
+def test_a_seed_comes_back_and_nothing_else_is_one(shard: int, hot: bytes, cold: bytes) -> None:
+    data = encode_seed(Seed(shard, hot, cold))
+    assert seed_in(data) == Seed(shard, hot, cold)
+    assert hot.startswith(data[:5]) or seed_in(hot) is None
+    with pytest.raises(StateError, match="cut short"):
+        seed_in(data[: 5 + len(hot) // 2])
 
 
 def damaged() -> dict[str, bytes]:

@@ -1,18 +1,21 @@
 """The source's part in the driver on a real broker: offsets, topics that come and go, shares, public cuts."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from cut_driver import Driver
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from spark_job import read_cuts, records
 from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
-from totalorder.errors import StateError, TopicChanged
-from totalorder.sequencer.control import Retire, parse_request
-from totalorder.streaming.cut import reading
+from totalorder.errors import LimitExceeded, StateError, TopicChanged
+from totalorder.sequencer.control import Retire, Skip, parse_request
+from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.stamps import Source
+from totalorder.streaming.cut import cutter as cutter_module, reading
 from totalorder.streaming.cut.cutter import Cutter
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.cut.ranges import ReadPlan
@@ -120,6 +123,58 @@ def test_topics_and_partitions_join(
     while end.ends[1] != (0, 0, 1):
         begin, end = end, cutter.end_after(end, 1000, WAIT_S)
     assert counted(cutter.shares(begin, end)) == {(a, 2): 1}
+
+
+def test_more_partitions_than_a_domain_may_have_are_refused_at_the_start_and_later(
+    drive: Callable[..., Driver],
+    new_topic: NewTopic,
+    kafka_admin: KafkaAdminClient,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a = new_topic("a", partitions=2)
+    driver = drive([a])
+    monkeypatch.setattr(cutter_module, "MAX_PLACES", 3)
+    cutter = driver.cutter()
+    begin = cutter.beginning()  # two, and control's
+    assert cutter.end_after(begin, 1000, 0.0) is begin
+    kafka_admin.create_partitions({a: 3})
+    too_many = "have 4 partitions, and may have 3"
+
+    def go_on() -> None:
+        while cutter.end_after(begin, 1000, 0.1) is begin:
+            pass
+
+    with pytest.raises(LimitExceeded, match=too_many):
+        go_on()
+    with pytest.raises(LimitExceeded, match=too_many):
+        driver.cutter().beginning()
+
+
+def test_a_topic_is_retired_with_the_key_of_the_start(
+    drive: Callable[..., Driver],
+    new_topic: NewTopic,
+    producer: KafkaProducer,
+    kafka_admin: KafkaAdminClient,
+    broker: LocalBroker,
+    tmp_path: Path,
+) -> None:
+    """Another key in the file holds for the job from its next start on, for all of it at once."""
+    a, b = new_topic("a"), new_topic("b")
+    keys = tmp_path / "keys"
+    keys.write_text("k" * 32)
+    driver = drive([a, b], control_key_file=str(keys))
+    cutter = driver.cutter()
+    begin = cutter.beginning()
+    keys.write_text("other" * 8)
+    kafka_admin.delete_topics([a])
+    publish(producer, b, 1)
+    end = next_end(cutter, begin)
+    driver.handover.tell(driver.record.leaving({driver.record.topic_ids[a]}, "gone"))
+    publish(producer, b, 1)
+    next_end(cutter, end)
+    (told,) = records(broker.bootstrap_servers, driver.settings.own_topics.control)
+    signed = Signatures(keys=("k" * 32,), domain=driver.settings.domain)
+    assert isinstance(parse_request(told.value, signed), Retire)
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -261,3 +316,75 @@ def test_records_that_were_removed_before_a_batch_had_them_are_told(
     kafka_admin.delete_records({TopicPartition(a, 0): 2})
     with pytest.raises(StateError, match=f"partition 0 of topic {a} begins at offset 2 by now: 0 to 1 were removed"):
         driver.cutter().end_after(begin, 1000, 0.0)
+
+
+# --- what is gone before it was read ----------------------------------------------------------------------------------
+
+
+def lost_world(
+    driver: Driver, producer: KafkaProducer, admin: KafkaAdminClient, a: str, b: str
+) -> tuple[BatchEnd, Source]:
+    """Three events of a are in batches; four more are gone, and the record says so; two of a and one of b wait."""
+    cutter = driver.cutter()
+    publish(producer, a, 3)
+    end = cutter.beginning()
+    while end.ends[1] != (3,):
+        end = next_end(cutter, end)
+    publish(producer, a, 6)
+    publish(producer, b, 1)
+    admin.delete_records({TopicPartition(a, 0): 7})
+    source = Source(a, driver.record.topic_ids[a], 0)
+    driver.handover.tell(driver.record.losing({source: (3, 7)}))
+    return end, source
+
+
+def test_a_batch_of_its_own_passes_over_what_is_lost_and_tells_control(
+    drive: Callable[..., Driver], new_topic: NewTopic, producer: KafkaProducer, kafka_admin: KafkaAdminClient
+) -> None:
+    a, b = new_topic("a"), new_topic("b")
+    driver = drive([a, b])
+    begin, source = lost_world(driver, producer, kafka_admin, a, b)
+    control = driver.settings.own_topics.control
+    cutter = driver.cutter()
+    end = next_end(cutter, begin)
+    assert end.ends == {0: (1,), 1: (7,), 2: (0,)}
+    assert counted(cutter.shares(begin, end)) == {(control, 0): 1}
+    requests = [parse_request(told.value) for told in records(driver.settings.bootstrap_servers, control)]
+    (request,) = requests
+    assert isinstance(request, Skip)
+    assert (request.topic, request.topic_id, request.partition) == source
+    assert (request.begin, request.end) == (3, 7)
+    assert read_cuts(driver.settings)[end.cut].ends.tolist() == [1, 7, 0]
+    for process in (cutter, driver.cutter()):
+        assert counted(process.shares(begin, end)) == {(control, 0): 1}, "also when it runs again"
+        behind = next_end(process, end)
+        found = counted(process.shares(end, behind))
+        assert found.items() <= {(a, 0): 2, (b, 0): 1}.items()
+        assert all(list(reading.read(plan, verify=present_ids)) for plan in process.shares(end, behind))
+    again = next_end(driver.cutter(), begin)  # one that was killed in between says it once more
+    assert again.ends == {0: (2,), 1: (7,), 2: (0,)}
+
+
+def test_what_a_batch_takes_of_it_is_not_read(
+    drive: Callable[..., Driver], new_topic: NewTopic, producer: KafkaProducer, kafka_admin: KafkaAdminClient
+) -> None:
+    a, b = new_topic("a"), new_topic("b")
+    driver = drive([a, b])
+    begin, _ = lost_world(driver, producer, kafka_admin, a, b)
+    ends = {0: (0,), 1: (9,), 2: (1,)}
+    plans = driver.cutter().shares(begin, BatchEnd(cut=begin.cut + 1, order=0, ends=ends))
+    assert counted(plans) == {(a, 0): 2, (b, 0): 1}
+    assert [part.slices[-1].end for plan in plans for part in plan.ranges] == [9, 1]
+
+
+def test_a_partition_that_begins_behind_what_is_lost_is_whole(
+    drive: Callable[..., Driver], new_topic: NewTopic, producer: KafkaProducer, kafka_admin: KafkaAdminClient
+) -> None:
+    """And one that begins further is not: the driver has to be told first."""
+    a, b = new_topic("a"), new_topic("b")
+    driver = drive([a, b])
+    begin, _ = lost_world(driver, producer, kafka_admin, a, b)
+    kafka_admin.delete_records({TopicPartition(a, 0): 8})
+    told = rf"partition 0 of topic {a} begins at offset 8 .*: 7 to 7 were .*on_data_loss"
+    with pytest.raises(StateError, match=told):
+        driver.cutter().end_after(begin, 1000, WAIT_S)

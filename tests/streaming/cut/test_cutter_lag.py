@@ -11,7 +11,7 @@ from spark_shared import settings_for
 from waiting import wait_until
 
 from totalorder.config import Settings
-from totalorder.errors import StateError
+from totalorder.errors import BrokerUnavailable, StateError
 from totalorder.streaming.cut.cutter import Cutter
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.cut.source_settings import SourceSettings
@@ -144,3 +144,27 @@ def test_a_topic_that_was_thought_to_be_gone_comes_again(
     brokers.ids = there
     wait_until(lambda: cutter.end_after(begin, 100, 0.1) is not begin, "it is planned again")
     assert orders(cutter.end_after(begin, 100, WAIT_S)) == (1, 2)
+
+
+class Unheard(Nowhere):
+    """As a broker that does not acknowledge a cut in time."""
+
+    def await_acknowledged(self, timeout_s: float) -> None:
+        raise BrokerUnavailable("the cut is not acknowledged", remedy="wait")
+
+
+def test_nothing_is_read_before_the_cut_is_acknowledged(cutter: Cutter) -> None:
+    begin = cutter.beginning()
+    end = cutter.end_after(begin, 100, WAIT_S)
+    cutter._publisher = Unheard()  # type: ignore[assignment]
+    with pytest.raises(BrokerUnavailable, match="the cut is not acknowledged"):
+        cutter.shares(begin, end)
+
+
+def test_without_control_there_is_no_domain(cutter: Cutter, brokers: FakeBrokers, settings: Settings) -> None:
+    """Event topics may go; requests that are not read would be lost."""
+    begin, control = cutter.beginning(), settings.own_topics.control
+    wait_until(lambda: orders(cutter.end_after(begin, 100, WAIT_S)) == (1, 2), "all that there is")
+    brokers.ids = {name: id_ for name, id_ in brokers.ids.items() if name != control}
+    with pytest.raises(StateError, match=f"topic {control} was deleted while the job ran"):
+        cutter.end_after(begin, 100, WAIT_S)

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,8 +25,10 @@ from totalorder.streaming.cut.ahead import MAX_EVENTS
 from totalorder.streaming.cut.batches import CHUNK
 from totalorder.streaming.cut.chunk import Chunk
 from totalorder.streaming.cut.datasource import CutReader, CutSource, Share
+from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.cut.rows import chunks_of, encode_plan
 from totalorder.streaming.cut.source_settings import SourceSettings
+from totalorder.streaming.record import Recovered
 
 pytestmark = pytest.mark.broker
 NewTopic = Callable[..., str]
@@ -126,6 +129,33 @@ def test_a_small_batch_is_handed_over_and_is_the_same_when_it_runs_again(
     assert offsets(read_by_a_worker(again, partitions)) == offsets(found)
     assert again.rows(end, end) == ([], None)
     assert first.rows(end, end) == ([], None), "nothing is left of the batch before"
+
+
+def test_a_recovered_checkpoints_first_batch_brings_its_seeds_and_nothing_else(
+    drive: Callable[..., Driver], source: Callable[[Driver], Source], new_topic: NewTopic, producer: KafkaProducer
+) -> None:
+    a = new_topic("a")
+    driver = drive([a])
+    publish(producer, a, 9)
+    begin = BatchEnd(cut=7, order=0, ends={0: (0,), 1: (4,)})
+    record = replace(driver.handover.record(), recovered=Recovered(batch=5, begin=begin, seeds=("x", "y")))
+    driver.handover.tell(record)
+    driver.handover.give_seeds([b"first", b"second"])
+    first = source(driver)
+    start = first.reader.initialOffset()
+    assert start == begin.encode()
+    assert first.reader.latestOffset(start, ReadMaxRows(100)) == start, "though there are records"
+    partitions, rows = first.rows(start, start)
+    assert (len(partitions), rows) == (1, [b"first", b"second"])
+    end = first.next(start)
+    assert end["cut"] == 8
+    _, rows = first.rows(start, end)
+    found = [chunk for row in rows or () for chunk in chunks_of(row, first.settings)]
+    assert {offset for *_, offset, _ in offsets(found)} <= set(range(4, 9))
+    driver.handover.folder.joinpath("seed-0").unlink()
+    driver.handover.folder.joinpath("seed-1").unlink()
+    again = source(driver)
+    assert again.rows(start, start) == ([], None), "a checkpoint that has them is given none"
 
 
 @pytest.mark.parametrize("tasks", [1, 2])

@@ -12,6 +12,7 @@ from cut_world import CODECS, World, chunks, plan_of, rows_of, whole
 from frozen import frozen
 from kafka import KafkaAdminClient
 from kafka.structs import TopicPartition
+from odd_headers import NotUtf8
 from waiting import wait_until
 
 from totalorder import kafka_clients
@@ -167,6 +168,23 @@ def test_topic_by_header(reader: Reader, broker: LocalBroker, new_topic: NewTopi
     produce(broker.bootstrap_servers, topic, [{"headers": headers} for headers in HEADERS])
     plan = plan_of(broker.bootstrap_servers, [whole(topic, 0, 0, len(HEADERS))], topic_by="header:kind")
     assert [row.name for row in rows_of(chunks(plan, reader))] == ["orders", "last", "", "", "", "", "", ""]
+
+
+def test_a_header_whose_name_is_not_utf8_is_read_or_named(
+    reader: Reader, broker: LocalBroker, new_topic: NewTopic
+) -> None:
+    """Behind so many that Python has compiled the way there: it then looks less closely at what C returns."""
+    topic, count = new_topic("headers"), 100
+    with kafka_clients.producer(broker.bootstrap_servers) as producer:
+        for odd in (*[()] * count, ((NotUtf8("name"), b""),)):
+            producer.send(topic, value=b"v", headers=[*odd, ("kind", b"orders")])
+        producer.flush(60)
+    plan = plan_of(broker.bootstrap_servers, [whole(topic, 0, 0, count + 1)], topic_by="header:kind")
+    if isinstance(reader, PlainReader):
+        with pytest.raises(StateError, match=rf"{topic}\[0\]@{count} has a header whose name is not UTF-8"):
+            chunks(plan, reader)
+    else:
+        assert [row.name for row in rows_of(chunks(plan, reader))] == ["orders"] * (count + 1)
 
 
 @pytest.mark.parametrize("topic_by", ["topic", "key"])

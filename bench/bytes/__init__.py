@@ -1,0 +1,1 @@
+"""`totalorder bench bytes`."""

@@ -1,0 +1,1 @@
+"""`totalorder bench figures`: the paper's figures."""

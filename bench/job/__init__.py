@@ -1,0 +1,1 @@
+"""`totalorder bench job`: the job beside copies, or beside another installation's."""

@@ -1,0 +1,1 @@
+"""What benchmarks with a real broker and Spark share."""

@@ -1,0 +1,191 @@
+"""What `totalorder bench partitions` makes of what it saw: JSON, tables and a page."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from totalorder.bench.live.load import Floats
+from totalorder.bench.live.memory import Memory
+from totalorder.bench.live.progress import WHOLE, BatchTime
+from totalorder.bench.outcome import Table, markdown
+
+_HEAD = """# Partitions
+
+    totalorder bench partitions       # an hour; --quick: eight minutes; --out DIR writes this page, and data
+
+What partitions of the event topics cost: the sequencer job, and beside it two stateless Spark queries that copy the
+same topics, one with Spark's and Kafka's own settings and one with those of the job
+([ADR 12](../adr/0012-two-copies.md)), by turns in one Spark session, against one local broker. Topics have up to 64
+partitions each; events of 200 random bytes go to all of them in turn. Delays are those of [the job's page](job.md):
+from the producer's call to the hand of the receiver, of a copy a plain consumer, of the job a `Subscriber` of all
+topics that acknowledges each event. The last layout says what partitions cost that nobody writes to. A kind whose
+events had not all come some time after a phase is *behind*, with the share that came; faster loads are then not tried
+(-).
+
+With its own settings Spark's source polls for half a second where a partition has nothing more, one partition after the
+other: that copy's batches take as long as that.
+"""
+
+_MEMORY = """## Memory
+
+At the end of a turn, in MB, the largest of all turns. Java is the same one for all turns, so what is resident of it
+only grows; the heap is what a full collection leaves. Pages that Python processes share are counted once.
+"""
+
+KINDS = {"copy": "copy", "tuned": "tuned copy", "job": "job"}
+"""What runs by turns, and how it is called."""
+_MEMORIES = ("Java", "heap", "Python")
+_PARTS = {"p50_ms": "median", "p99_ms": "99th percentile"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """One load. `delays` are in seconds, of the events that came in time; `missing` counts the others."""
+
+    delays: Floats
+    missing: int
+    batches: tuple[BatchTime, ...]
+
+    def told(self) -> str:
+        """In a line."""
+        if self.missing:
+            return f"behind, {len(self.delays)} of {len(self.delays) + self.missing} came"
+        p50, p99 = np.percentile(self.delays, (50, 99)) * 1_000
+        return f"p50 {p50:,.0f} ms, p99 {p99:,.0f} ms"
+
+
+@dataclass
+class Measured:
+    """What was seen of one kind over one layout, all rounds together; phases by rate."""
+
+    phases: dict[int, list[Phase]] = field(default_factory=dict)
+    memory: list[Memory] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def summary(rates: Sequence[int], found: Mapping[str, Mapping[str, Measured]]) -> dict[str, Any]:
+    """By the layout's name and rate; ratios are the job's to each copy's, null where one of the two is behind."""
+    return {
+        layout: {
+            "rates": {str(rate): _at(rate, kinds) for rate in rates},
+            "memory": {kind: _largest(each.memory) for kind, each in kinds.items()},
+            "failures": {kind: each.failures for kind, each in kinds.items()},
+        }
+        for layout, kinds in found.items()
+    }
+
+
+def _at(rate: int, kinds: Mapping[str, Measured]) -> dict[str, Any]:
+    figures = {kind: _figures(each.phases.get(rate, ())) for kind, each in kinds.items()}
+    ratios = {
+        f"{part.removesuffix('_ms')}_to_{kind}": _ratio(figures["job"][part], figures[kind][part])
+        for part in _PARTS
+        for kind in KINDS
+        if kind != "job"
+    }
+    return figures | ratios
+
+
+def _figures(phases: Sequence[Phase]) -> dict[str, Any]:
+    """Of all rounds; there are no percentiles where an event did not come in time."""
+    came, missing = sum(len(phase.delays) for phase in phases), sum(phase.missing for phase in phases)
+    triggers = [batch.ms[WHOLE] for phase in phases for batch in phase.batches]
+    figures: dict[str, Any] = {
+        "events": came + missing,
+        "came": came,
+        "p50_ms": None,
+        "p99_ms": None,
+        "trigger_ms": median(triggers) if triggers else None,
+    }
+    if came and not missing:
+        p50, p99 = np.percentile(np.concatenate([phase.delays for phase in phases]), (50, 99)) * 1_000
+        figures |= {"p50_ms": float(p50), "p99_ms": float(p99)}
+    return figures
+
+
+def _ratio(job: float | None, copy: float | None) -> float | None:
+    return job / copy if job is not None and copy is not None else None
+
+
+def _largest(memory: Sequence[Memory]) -> dict[str, float] | None:
+    rows = [asdict(each) for each in memory]
+    return {name: max(row[name] for row in rows) for name in rows[0]} if rows else None
+
+
+# --- for a person -----------------------------------------------------------------------------------------------------
+
+
+def tables(data: Mapping[str, Any]) -> list[Table]:
+    """Delays, triggers, and memory."""
+    return [*(_delays(data, part, title) for part, title in _PARTS.items()), _triggers(data), _memory(data)]
+
+
+def page(data: Mapping[str, Any]) -> str:
+    """Markdown."""
+    *times, memory = map(markdown, tables(data))
+    return "\n".join([_HEAD, *times, _failures(data), _MEMORY, memory])
+
+
+def _delays(data: Mapping[str, Any], part: str, title: str) -> Table:
+    ratios = [f"{part.removesuffix('_ms')}_to_{kind}" for kind in KINDS if kind != "job"]
+    return Table(
+        title=f"Published to received, ms: {title}",
+        columns=("partitions", "events/s", *KINDS.values(), "job : copy", "job : tuned"),
+        rows=[
+            (*load, *(_delay(at[kind], part) for kind in KINDS), *(_number(at[name], 2) for name in ratios))
+            for load, at in _loads(data)
+        ],
+    )
+
+
+def _triggers(data: Mapping[str, Any]) -> Table:
+    return Table(
+        title="A trigger that had events, ms: median",
+        columns=("partitions", "events/s", *KINDS.values()),
+        rows=[(*load, *(_number(at[kind]["trigger_ms"], 0) for kind in KINDS)) for load, at in _loads(data)],
+    )
+
+
+def _loads(data: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
+    """The first two cells of each load's row, and its figures."""
+    for name, layout in data.items():
+        for rate, at in layout["rates"].items():
+            yield (name, f"{int(rate):,}"), at
+
+
+def _delay(figures: Mapping[str, Any], part: str) -> str:
+    if figures[part] is None and figures["events"]:
+        return f"behind: {figures['came'] / figures['events']:.0%}"
+    return _number(figures[part], 0)
+
+
+def _memory(data: Mapping[str, Any]) -> Table:
+    kinds = [(kind, name) for kind in KINDS for name in Memory.__dataclass_fields__]
+    return Table(
+        title="MB",
+        columns=("partitions", *(f"{called}: {what}" for called in KINDS.values() for what in _MEMORIES)),
+        rows=[
+            (called, *(_number((layout["memory"][kind] or {}).get(name), 0) for kind, name in kinds))
+            for called, layout in data.items()
+        ],
+    )
+
+
+def _failures(data: Mapping[str, Any]) -> str:
+    lines = [
+        f"- {partitions} partitions, {KINDS[kind]}: {what}\n"
+        for partitions, layout in data.items()
+        for kind, failures in layout["failures"].items()
+        for what in failures
+    ]
+    return "".join(lines)
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:,.{digits}f}"

@@ -1,0 +1,293 @@
+"""Do the tests have teeth? Each small fault of tests/mutants is put into a copy of the tree, and some test must fail.
+
+    python scripts/mutants.py [--jobs N] [--only TEXT]… [--stages N] [--check]
+
+A file of faults names the source that it is about, the stages of tests that should find them (the smallest set first),
+and the faults: a name, the text to replace, which the source has exactly once, and what to put there. A fault that no
+test can find, since it changes nothing that anybody can see, says so as `equivalent`, with the reason.
+
+Each worker has a copy of its own. All stages run without a fault first, which also says how long each may take: a fault
+that makes tests run five times as long is found too. Exit 1 when a fault is not found, or is found though it is said to
+be equivalent, 2 when the tests fail without a fault or a fault no longer fits its source. `--check` looks only at that.
+"""
+
+import argparse
+import ast
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LISTS = ROOT / "tests" / "mutants"
+_LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".cache", ".hypothesis", "build", "dist", "*.egg-info", "bench-*")
+_LONGEST_S = 1_800.0
+_LEAST_S, _TIMES = 60.0, 5.0
+_NO_TESTS = 5
+Stage = tuple[str, ...]
+
+
+class Unfit(Exception):
+    """A list of faults, or the tree, is not such that faults could be tried."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One fault; `name` has the name of its list in front."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    stages: tuple[Stage, ...]
+    equivalent: str
+
+    def mutated(self, source: str) -> str:
+        """The source with the fault; Unfit where it does not fit, or is no Python with it."""
+        count = source.count(self.old)
+        if count != 1:
+            raise Unfit(f"{self.name}: {self.file} has its text {count} times, and must have it once")
+        changed = source.replace(self.old, self.new)
+        try:
+            same = ast.dump(ast.parse(changed)) == ast.dump(ast.parse(source))
+        except SyntaxError as error:
+            raise Unfit(f"{self.name}: {self.file} is no Python with it ({error})") from None
+        if same:
+            raise Unfit(f"{self.name} changes nothing")
+        return changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a mutant: the test that found it, "" for none."""
+
+    mutant: Mutant
+    killer: str
+    took_s: float
+
+    @property
+    def is_well(self) -> bool:
+        return bool(self.killer) != bool(self.mutant.equivalent)
+
+    def __str__(self) -> str:
+        equivalent = f"equivalent: {self.mutant.equivalent}" if self.mutant.equivalent else ""
+        if self.killer:
+            return f"killed by {self.killer}" + (f", though said to be {equivalent}" if equivalent else "")
+        return equivalent or "SURVIVED"
+
+
+def main() -> int:
+    options = _options()
+    try:
+        mutants = [
+            replace(mutant, stages=mutant.stages[: options.stages])
+            for mutant in load()
+            if any(text in mutant.name for text in options.only or [""])
+        ]
+        if not mutants:
+            raise Unfit(f"no fault has {options.only} in its name")
+        for mutant in mutants:
+            mutant.mutated((ROOT / mutant.file).read_text(encoding="utf-8"))
+        if options.check:
+            print(f"{len(mutants)} faults fit")
+            return 0
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
+        outcomes = run(mutants, options.jobs)
+    except Unfit as unfit:
+        print(f"mutants: {unfit}", file=sys.stderr)
+        return 2
+    return _report(outcomes)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Put small faults into a copy of the tree; some test must fail.")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many at a time (all cores)")
+    parser.add_argument("--only", action="append", help="those with this text in their names; may be given again")
+    parser.add_argument("--stages", type=int, help="so many stages at most: the first one is a quick look")
+    parser.add_argument("--check", action="store_true", help="see only whether each still fits its source")
+    return parser.parse_args()
+
+
+def load() -> list[Mutant]:
+    """All faults; Unfit where a list is not as it should be."""
+    found: list[Mutant] = []
+    for path in sorted(LISTS.glob("*.toml")):
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        stages = tuple(tuple(stage) for stage in content["stages"])
+        for one in content["mutants"]:
+            if unknown := one.keys() - {"name", "old", "new", "equivalent"}:
+                raise Unfit(f"{path.name} has unknown fields: {', '.join(sorted(unknown))}")
+            found.append(
+                Mutant(
+                    name=f"{path.stem}/{one['name']}",
+                    file=content["file"],
+                    old=one["old"],
+                    new=one["new"],
+                    stages=stages,
+                    equivalent=one.get("equivalent", ""),
+                )
+            )
+    names = [mutant.name for mutant in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise Unfit(f"these names are there twice: {', '.join(twice)}")
+    return found
+
+
+def run(mutants: list[Mutant], jobs: int) -> list[Outcome]:
+    """Tries each; prints how far it is."""
+    jobs = max(1, min(jobs, len(mutants)))
+    with tempfile.TemporaryDirectory(prefix="totalorder-mutants-") as folder:
+        trees = [Tree(Path(folder) / str(number)) for number in range(jobs)]
+        pool: queue.Queue[Tree] = queue.Queue()
+        for tree in trees:
+            pool.put(tree)
+        outcomes: list[Outcome] = []
+        counting = threading.Lock()
+        limits: dict[Stage, float] = {}
+
+        def attempt(mutant: Mutant) -> None:
+            tree = pool.get()
+            try:
+                outcome = tree.attempt(mutant, limits)
+            finally:
+                pool.put(tree)
+            with counting:
+                outcomes.append(outcome)
+                print(f"{len(outcomes)}/{len(mutants)} {mutant.name}: {outcome} ({outcome.took_s:.0f} s)", flush=True)
+
+        with ThreadPoolExecutor(jobs) as workers:
+            try:
+                limits |= {stage: trees[0].baseline(stage) for stage in _stages(mutants)}
+                for done in [workers.submit(attempt, mutant) for mutant in mutants]:
+                    done.result()
+            finally:
+                workers.shutdown(wait=False, cancel_futures=True)
+                for tree in trees:
+                    tree.end()
+    return outcomes
+
+
+def _stages(mutants: Iterable[Mutant]) -> list[Stage]:
+    return list(dict.fromkeys(stage for mutant in mutants for stage in mutant.stages))
+
+
+def _report(outcomes: list[Outcome]) -> int:
+    killed = sum(bool(outcome.killer) for outcome in outcomes)
+    equivalent = sum(not outcome.killer and outcome.is_well for outcome in outcomes)
+    wrong = [outcome for outcome in outcomes if not outcome.is_well]
+    print(f"\n{len(outcomes)} faults: {killed} found, {equivalent} equivalent, {len(wrong)} not as they should be")
+    for outcome in sorted(wrong, key=lambda outcome: outcome.mutant.name):
+        print(f"  {outcome.mutant.name}: {outcome}")
+    return 1 if wrong else 0
+
+
+class Tree:
+    """A copy of the tree, in which one fault at a time is tried."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._process: subprocess.Popen[str] | None = None
+        self._is_over = False
+        shutil.copytree(ROOT, root, ignore=_LEFT_OUT, symlinks=True)
+        (root / ".cache").symlink_to(ROOT / ".cache")
+        subprocess.run([sys.executable, root / "scripts" / "link_tree.py"], check=True)
+        # Without PYTHONSAFEPATH the folder totalorder/ would be found first, and other rooms where they are installed.
+        own = {"PYTHONPATH": str(root / "build" / "typing"), "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0"}
+        self._environment = os.environ | own
+        self._require_own()
+
+    def _require_own(self) -> None:
+        """Unfit where the copy's tests would take another tree's sources."""
+        code = "import totalorder.sequencer.engine as engine; print(engine.__file__)"
+        asked = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=self._root,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        if not Path(asked.stdout.strip()).resolve().is_relative_to(self._root.resolve()):
+            raise Unfit(f"a copy takes its sources from {asked.stdout.strip()}")
+
+    def baseline(self, stage: Stage) -> float:
+        """How many seconds a stage may take; Unfit where it fails without a fault."""
+        print(f"without a fault: {' '.join(stage)}", flush=True)
+        began_s = time.monotonic()
+        if killer := self._run(stage, _LONGEST_S):
+            raise Unfit(f"without a fault {killer} fails")
+        return max(_LEAST_S, _TIMES * (time.monotonic() - began_s))
+
+    def attempt(self, mutant: Mutant, limits: dict[Stage, float]) -> Outcome:
+        """Runs the stages until a test fails."""
+        path, began_s = self._root / mutant.file, time.monotonic()
+        source = path.read_text(encoding="utf-8")
+        self._write(path, mutant.mutated(source))
+        try:
+            killers = (self._run(stage, limits[stage]) for stage in mutant.stages)
+            killer = next((killer for killer in killers if killer), "")
+        finally:
+            self._write(path, source)
+        return Outcome(mutant=mutant, killer=killer, took_s=time.monotonic() - began_s)
+
+    def _write(self, path: Path, source: str) -> None:
+        path.write_text(source, encoding="utf-8")
+        # Python tells an old .pyc by seconds and size alone.
+        for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+            compiled.unlink()
+
+    def _run(self, stage: Stage, limit_s: float) -> str:
+        """The test that fails, "" when none does."""
+        shutil.rmtree(self._root / ".hypothesis", ignore_errors=True)  # examples that another fault has left
+        options = ("-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-seed=0")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *stage, *options],
+            cwd=self._root,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = self._process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            self._process.communicate()
+            return f"time: {' '.join(stage)} took more than {limit_s:.0f} s"
+        if self._is_over:
+            raise Unfit("it was interrupted")
+        if self._process.returncode == _NO_TESTS:
+            raise Unfit(f"{' '.join(stage)} has no tests:\n{output}")
+        return _killer(output) if self._process.returncode else ""
+
+    def end(self) -> None:
+        """Ends the tests that run, for good."""
+        self._is_over = True
+        self._kill()
+
+    def _kill(self) -> None:
+        """And all that they have started."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _killer(output: str) -> str:
+    for line in output.splitlines():
+        if line.startswith(("FAILED ", "ERROR ")):
+            return line.split(" - ")[0].split(" ", 1)[1]
+    return "pytest itself: " + " ".join(output.split())[-300:]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""Many events at once, as columns."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from totalorder.subscriber.delivery.effects import Deliveries
+from totalorder.subscriber.delivery.rows import Rows
+from totalorder.subscriber.event import Handed, Lost, events_of
+from totalorder.subscriber.transport import Record
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ints = npt.NDArray[np.int64]
+
+
+class EventBatch(Generic[Handed]):
+    """Events in their order, and before them what is lost (`lost`, with `on_lost="skip"` alone).
+
+    Iterating gives a Lost for each loss, then an Event for each event; `len` counts the events. A batch is false when
+    there is nothing in it. The columns have one value for each event: `topic`, `key`, `value` are lists, `partition`,
+    `offset`, `n`, `g`, `timestamp_ms` arrays of int64. `ack` takes the whole batch, or any of its events.
+    """
+
+    def __init__(self, lost: tuple[Lost, ...], parts: Sequence[Deliveries]) -> None:
+        self.lost = lost
+        self._parts = parts
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def __bool__(self) -> bool:
+        return bool(self._parts or self.lost)
+
+    def __iter__(self) -> Iterator[Handed]:
+        yield from cast("Iterable[Handed]", self.lost)
+        for part in self._parts:
+            yield from cast("Iterable[Handed]", events_of(part))
+
+    def __repr__(self) -> str:
+        return f"EventBatch(events={len(self)}, lost={len(self.lost)}, sequence={self.sequence})"
+
+    @property
+    def sequence(self) -> int:
+        """The number of its last delivery; 0 when there is nothing in it."""
+        if self._parts:
+            return self._parts[-1].first + len(self._parts[-1]) - 1
+        return self.lost[-1].sequence if self.lost else 0
+
+    @cached_property
+    def _rows(self) -> Rows:
+        rows = Rows.joined([part.rows for part in self._parts])
+        table = rows.table.view()
+        table.flags.writeable = False  # it is the machine's own: positions are saved by it
+        return replace(rows, table=table)
+
+    @property
+    def _records(self) -> Iterator[Record]:
+        return cast("Iterator[Record]", (record for part in self._parts for record in part.handles))
+
+    @cached_property
+    def topic(self) -> list[str]:
+        """Pub/sub topics."""
+        return [part.names[topic] for part in self._parts for topic in part.rows.topic.tolist()]
+
+    @cached_property
+    def partition(self) -> Ints:
+        """Kafka partitions."""
+        numbers, place = np.unique(self._rows.source, return_inverse=True)
+        sources = self._parts[0].sources if self._parts else []
+        return np.array([sources[number].partition for number in numbers.tolist()], dtype=np.int64)[place]
+
+    @property
+    def offset(self) -> Ints:
+        """Offsets in their Kafka partitions."""
+        return self._rows.offset
+
+    @cached_property
+    def key(self) -> list[bytes | None]:
+        """Keys."""
+        return [record.key for record in self._records]
+
+    @cached_property
+    def value(self) -> list[bytes | None]:
+        """Values."""
+        return [record.value for record in self._records]
+
+    @property
+    def n(self) -> Ints:
+        """Numbers within their topics."""
+        return self._rows.n
+
+    @property
+    def g(self) -> Ints:
+        """Positions in the order."""
+        return self._rows.g
+
+    @cached_property
+    def timestamp_ms(self) -> Ints:
+        """Kafka's timestamps, ms since 1970."""
+        return np.array([record.timestamp_ms for record in self._records], dtype=np.int64)
+
+    def to_arrow(self) -> "pa.Table":
+        """The columns as an Arrow table: `timestamp` in ms UTC, `topic` by dictionary, `key` and `value` binary."""
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {
+            "topic": pa.array(self.topic, pa.string()).dictionary_encode(),
+            "partition": pa.array(self.partition),
+            "offset": pa.array(self.offset),
+            "key": pa.array(self.key, pa.binary()),
+            "value": pa.array(self.value, pa.binary()),
+            "g": pa.array(self.g),
+            "n": pa.array(self.n),
+            "timestamp": pa.array(self.timestamp_ms).cast(pa.timestamp("ms", tz="UTC")),
+        }
+        return pa.table(columns)

@@ -1,0 +1,106 @@
+"""One stamps partition as a subscriber sees it: what is complete, what is still owed, and where to read on later."""
+
+from collections import deque
+from dataclasses import dataclass
+
+from totalorder.sequencer.chain import Chain
+from totalorder.sequencer.position import StampsMark
+from totalorder.sequencer.stamps import Source, StampedBatch
+
+
+@dataclass(slots=True, eq=False)
+class BatchMark:
+    """A batch in the log: `offset` of its first part, and how many of its rows are not acknowledged yet."""
+
+    offset: int
+    batch: int
+    digest: str
+    outstanding: int = 0
+    released: bool = False
+
+
+class StampsPartition:
+    """State of one stamps partition, which is about to be read from `mark`."""
+
+    def __init__(self, domain: str, partition: int, mark: StampsMark) -> None:
+        self.partition = partition
+        self.name = f"{domain}.stamps[{partition}]"
+        self.next_offset = mark.offset
+        self.reading, self.paused = True, False
+        self.waiting = 0
+        """Rows that are released and not yet delivered."""
+        self.held_rows = 0
+        """Rows of batches that are not released."""
+        self.held: deque[tuple[StampedBatch, BatchMark]] = deque()
+        self.complete_g = 0
+        self.complete_batch = mark.batch
+        """Nothing is owed of any batch before, and this one's rows are taken."""
+        self.frontier: dict[Source, int] = {}
+        """The next offsets of event partitions at the end of the last released batch, as far as batches told them."""
+        self._skipped = mark.batch
+        """The last batch before those that are read here."""
+        self._marks: deque[BatchMark] = deque()
+        self._done = (mark.batch, mark.digest)
+        self._chain = Chain(domain, partition, batch=mark.batch, digest=mark.digest)
+
+    @property
+    def repeated(self) -> int:
+        """How many batches were ignored."""
+        return self._chain.repeated
+
+    def read_again(self, mark: StampsMark) -> None:
+        """Reading resumes at `mark` after it was stopped; what lies between was not needed."""
+        self.reading, self.next_offset = True, mark.offset
+        self.complete_batch = self._skipped = mark.batch
+        self._chain.go_on_behind(mark.batch, mark.digest)
+        self._marks.append(BatchMark(offset=mark.offset, batch=mark.batch, digest=mark.digest, released=True))
+
+    def stop(self) -> None:
+        """Nothing more is read. Batches that are not released hold no row that is owed."""
+        while self._marks and not self._marks[-1].released:
+            self.next_offset = self._marks.pop().offset
+        self.held.clear()
+        self.held_rows = 0
+        self.reading = self.paused = False
+
+    def admit(self, batch: StampedBatch, *, offset: int, next_offset: int) -> bool:
+        """Takes the next batch of the log in, unless it is to be ignored; errors as of Chain."""
+        if not self._chain.admit(batch):
+            # It may end between the parts of the next batch: the place to go on does not move.
+            return False
+        self.next_offset = next_offset
+        mark = BatchMark(offset=offset, batch=batch.batch, digest=batch.digest)
+        self._marks.append(mark)
+        self.held.append((batch, mark))
+        self.held_rows += len(batch.rows)
+        return True
+
+    def release(self, answers_g: int) -> tuple[StampedBatch, BatchMark] | None:
+        """The next batch, once every answer on grants up to its end has been read."""
+        if not self.held or self.held[0][0].control_g > answers_g:
+            return None
+        batch, mark = self.held.popleft()
+        self.held_rows -= len(batch.rows)
+        mark.released = True
+        return batch, mark
+
+    def complete(self, batch: StampedBatch) -> None:
+        """All rows of a released batch are taken: the frontier moves."""
+        self.complete_g, self.complete_batch = batch.g, batch.batch
+        self.frontier |= batch.next_offsets
+
+    def learn(self, batch: StampedBatch) -> None:
+        """Another partition has released a batch. All partitions of a batch advance the same event partitions: where
+        it was not read here, it tells this frontier too.
+        """
+        if batch.batch <= self._skipped:
+            told = batch.next_offsets.items()
+            self.frontier |= {source: max(end, self.frontier.get(source, 0)) for source, end in told}
+
+    def resume_mark(self) -> StampsMark:
+        """Where a later process must read on: the oldest batch with a row that is not acknowledged."""
+        while self._marks and self._marks[0].released and not self._marks[0].outstanding:
+            mark = self._marks.popleft()
+            self._done = (mark.batch, mark.digest)
+        offset = self._marks[0].offset if self._marks else self.next_offset
+        return StampsMark(offset=offset, batch=self._done[0], digest=self._done[1])
