@@ -55,7 +55,7 @@ simulate: setup
 
 # Every benchmark at a size at which its figures mean nothing: it runs, and gives its JSON.
 bench-smoke: setup
-	@for name in kernel job shards peers; do $(VENV)/totalorder bench $$name --smoke --json || exit 1; done
+	@for name in kernel job shards peers subscriber; do $(VENV)/totalorder bench $$name --smoke --json || exit 1; done
 	@for name in bytes growth figures partitions order; do \
 		$(VENV)/totalorder bench $$name --smoke --json --out .cache/bench-smoke || exit 1; \
 	done

@@ -30,6 +30,7 @@ _BENCHMARKS = {
     "peers": "The same load through other ways to order events.",
     "figures": "The paper's figures, measured here.",
     "partitions": "Delay and memory of the job as event topics have more partitions, against a copy.",
+    "subscriber": "A backlog through a Subscriber, beside the clients that it reads by.",
     "order": "How often an event comes before the one that caused it, by how soon after it was published.",
 }
 _WRITING = ("bytes", "growth", "figures", "partitions", "order")

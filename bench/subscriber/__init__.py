@@ -1,0 +1,1 @@
+"""`totalorder bench subscriber`: a Subscriber beside the clients that it reads by."""
