@@ -241,6 +241,11 @@ class KafkaTransport(ABC):
             self._probe()
             raise
 
+    @property
+    def silent_s(self) -> float:
+        """See Transport."""
+        return max(self._outage.lasts_s, self._unwritten.lasts_s)
+
     def vanished(self) -> list[Partition]:
         """See Transport."""
         return self._by_id.vanished()

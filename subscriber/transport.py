@@ -122,6 +122,11 @@ class Transport(Protocol):
         """
         ...
 
+    @property
+    def silent_s(self) -> float:
+        """For how long no broker has answered, or taken what is written; 0 while they do."""
+        ...
+
     def close(self) -> None:
         """Lets go of connections and threads; again: nothing."""
         ...

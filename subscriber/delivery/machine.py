@@ -27,6 +27,7 @@ from totalorder.subscriber.delivery.rows import Rows, groups
 from totalorder.subscriber.delivery.sets import Sets
 from totalorder.subscriber.delivery.stamps import Stamps
 from totalorder.subscriber.delivery.switches import Switch
+from totalorder.subscriber.delivery.waits import Wait, waits
 
 Ints = npt.NDArray[np.int64]
 _NEVER = 2**63 - 1
@@ -169,6 +170,11 @@ class Delivery:
         return self._sets.topic_by
 
     @property
+    def stamps_partitions(self) -> int:
+        """How many partitions stamps have, as the grants say."""
+        return self._sets.stamps_partitions
+
+    @property
     def delivered_through(self) -> int:
         """Events up to here may have been delivered by a former process."""
         return self._delivered_through
@@ -187,6 +193,25 @@ class Delivery:
             unacknowledged=self._acked.delivered - self._acked.sequence,
             repeated_batches=sum(part.repeated for part in parts),
         )
+
+    @property
+    def repeated_records(self) -> int:
+        """How many records of event partitions came once more, and were dropped."""
+        return self._events.repeated
+
+    @property
+    def heads(self) -> list[object]:
+        """The handle of the first event that waits, of each event partition that has one."""
+        return self._events.heads
+
+    def waits(self) -> list[Wait]:
+        """What delivery waits for; nothing where no event is under way."""
+        if self._over:
+            return []
+        if not self._live:
+            return [Wait(kind="grant")]
+        ahead = [notice.g for notice in self._notices] + [switch.g for switch in self._sets.switches]
+        return waits(self._sets, self._stamps, self._events, self._order, min(ahead, default=None))
 
     def position(self) -> Position:
         """The position as acknowledged."""

@@ -167,6 +167,7 @@ class SimTransport:
         self.closed = False
         self.crash_in: int | None = None
         self.refused: Mapping[str, Error] = {}
+        self.silent_s = 0.0
         self.sent: list[str] = []
 
     def partitions(self, topic: str) -> int:
