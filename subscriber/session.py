@@ -30,7 +30,7 @@ from totalorder.sequencer.control import (
     decode_answer,
 )
 from totalorder.sequencer.names import DomainTopics, stamps_partition
-from totalorder.sequencer.position import Position
+from totalorder.sequencer.position import Progress
 from totalorder.sequencer.signing import Signer
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.batch import EventBatch
@@ -56,6 +56,7 @@ from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.naming import block_of
+from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
 from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
@@ -182,6 +183,7 @@ class Session:
         """
         self._deadline = self._clock() + self._settings.start_timeout_s
         self._stamps_count = self._count(self._names.stamps)
+        self._origin = Position(self._settings.domain, self._transport.topic_id(self._names.stamps), 0)
         ends = self._stamps_ends()
         self._read_through(self._grants)
         self._positions = Positions(
@@ -219,7 +221,7 @@ class Session:
             id=self._settings.id,
             nonce=self._nonce,
             domain=self._settings.domain,
-            position=saved.position if saved is not None else Position.at(granted) if granted is not None else None,
+            position=saved.position if saved is not None else Progress.at(granted) if granted is not None else None,
             delivered_through=promised,
             skips_lost=self._settings.skips_lost,
             max_buffered=self._settings.max_buffered,
@@ -467,14 +469,14 @@ class Session:
         while most > 0 and (item := self.ready.take(most, through, events_only=bool(parts))) is not None:
             size = 1 if isinstance(item, DeliverLost) else len(item)
             if isinstance(item, DeliverLost):
-                lost.append(Lost.of(item))
+                lost.append(Lost.of(item, self.ready.origin))
                 self._handed_g = max(self._handed_g, item.g)
             else:
                 parts.append(item)
                 self._handed_g = max(self._handed_g, int(item.rows.g.max()))
             self._journal.note(item, 0, size, self.generation)
             most -= size
-        batch = EventBatch(tuple(lost), parts)
+        batch = EventBatch(tuple(lost), parts, self.ready.origin)
         self.handed = max(self.handed, batch.sequence)
         return batch
 
@@ -654,6 +656,7 @@ class Session:
         assert self.grant is not None, "it is noted before the machine has it"
         self.seeing.granted(granted.g, self.grant.topics, granted.generation, first=not self.generation)
         self.generation = granted.generation
+        self.ready.origin = self._origin if self._machine.follows_order else None
         if granted.lease_s:
             self._renew_at = self._clock() + granted.lease_s / 3
         # Before anything is delivered under it: a process that dies now leaves a position that knows of its grant.
@@ -677,7 +680,7 @@ class Session:
         if position != self._positions.saved or self._handed_g < self._positions.promised:
             self._write_position(position, self._handed_g, None)
 
-    def _write_position(self, position: Position, through: int, timeout_s: float | None) -> None:
+    def _write_position(self, position: Progress, through: int, timeout_s: float | None) -> None:
         through = max(through, self._machine.delivered_through)
         self._positions.save(position, generation=self.generation, through=through, timeout_s=timeout_s)
 

@@ -13,7 +13,8 @@ from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
-from totalorder.subscriber.event import Event, Handed, Lost
+from totalorder.subscriber.event import Event, Handed, Lost, position_of
+from totalorder.subscriber.position import Position
 from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.session import Session, SessionSettings
 from totalorder.subscriber.transport import Transport
@@ -337,9 +338,9 @@ class Subscriber(Generic[Handed]):
         return self._session.machine.topics
 
     @property
-    def position(self) -> int:
-        """Everything acknowledged lies at or before this index of the order (g)."""
-        return self._session.machine.acknowledged_g
+    def position(self) -> Position:
+        """Everything acknowledged lies at or before this place in the order; Error with min_subscriptions = 2."""
+        return position_of(self._session.ready.origin, self._session.machine.acknowledged_g)
 
     @property
     def granted_g(self) -> int:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from totalorder.errors import Contradiction, EventsLost, Fenced
 from totalorder.sequencer.control import Answer, Ended, Grant, Link, Retired, Skipped
 from totalorder.sequencer.numbering import differences
-from totalorder.sequencer.position import Position, StampsMark
+from totalorder.sequencer.position import Progress, StampsMark
 from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
 from totalorder.subscriber.delivery.acknowledged import Acknowledged
 from totalorder.subscriber.delivery.effects import (
@@ -61,7 +61,7 @@ class Delivery:
         id: str,  # noqa: A002
         nonce: str,
         domain: str,
-        position: Position | None = None,
+        position: Progress | None = None,
         delivered_through: int = 0,
         skips_lost: bool = False,
         max_buffered: int = 1_000,
@@ -154,9 +154,14 @@ class Delivery:
         return self._g
 
     @property
+    def follows_order(self) -> bool:
+        """Whether each event delivered lies behind the one before it in π, so that g says how far delivery is."""
+        return self._sets.min_subscriptions == 1
+
+    @property
     def skips_lost(self) -> bool:
         """Whether what Kafka has no longer is delivered as lost."""
-        return self._skips_lost and self._sets.min_subscriptions == 1
+        return self._skips_lost and self.follows_order
 
     @property
     def acknowledged_g(self) -> int:
@@ -213,13 +218,13 @@ class Delivery:
         ahead = [notice.g for notice in self._notices] + [switch.g for switch in self._sets.switches]
         return waits(self._sets, self._stamps, self._events, self._order, min(ahead, default=None))
 
-    def position(self) -> Position:
+    def position(self) -> Progress:
         """The position as acknowledged."""
         acked, sets = self._acked, self._sets
         acked.settle()
         switches = [*acked.passed, *sets.switches]
         needed = sets.partitions_of(acked.topics, *(switch.topics for switch in switches))
-        return Position(
+        return Progress(
             generation=acked.generation,
             switched_g=acked.switched_g,
             g=acked.g,
@@ -235,7 +240,7 @@ class Delivery:
 
     # --- the chain of sets --------------------------------------------------------------------------------------------
 
-    def _begin(self, position: Position) -> None:
+    def _begin(self, position: Progress) -> None:
         self._sets.begin(position)
         self._acked.begin(position)
         self._g, self._clock = position.g, dict(position.clock)
@@ -264,7 +269,7 @@ class Delivery:
         if self._sets.generation:
             self._link(answer)
         elif isinstance(answer, Grant) and own:
-            self._begin(Position.at(answer))
+            self._begin(Progress.at(answer))
         if own and isinstance(answer, Grant):
             self._live = True
             self._effects.append(Granted(generation=answer.generation, g=answer.g, lease_s=answer.lease_s))

@@ -173,6 +173,9 @@ class SimTransport:
     def partitions(self, topic: str) -> int:
         return self.kafka.topics.get(topic, 0)
 
+    def topic_id(self, topic: str) -> str:
+        return self.kafka.ids.get(topic, "")
+
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self.kafka.begin(partition) for partition in partitions}
 

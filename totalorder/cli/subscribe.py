@@ -149,7 +149,7 @@ def _saying(*, as_json: bool) -> Iterator[logging.Logger]:
 
 def _say_granted(subscriber: "Subscriber", *, as_json: bool) -> None:
     """On stderr: what was published before is not for a new subscription, and standard output is for events alone."""
-    granted, after = subscriber.granted_g, subscriber.position
+    granted, after = subscriber.granted_g, subscriber.metrics().g
     if as_json:
         said = json.dumps({"subscribed_at_g": granted, "after_g": after})
     else:
@@ -174,7 +174,7 @@ def _line(event: "Event | Lost", *, as_json: bool) -> str:
     from totalorder.subscriber import Lost
 
     if isinstance(event, Lost):
-        return json.dumps({"lost": True, **event._asdict()}, ensure_ascii=False) if as_json else lost_line(event)
+        return lost_json_line(event) if as_json else lost_line(event)
     return json_line(event) if as_json else text_line(event)
 
 
@@ -185,6 +185,17 @@ def lost_line(lost: "Lost") -> str:
     name = "" if lost.topic is None else f"{lost.topic}{'' if lost.n is None else f'#{lost.n}'}  "
     mark = f", {lost.tag}" if lost.tag else ""
     return f"{lost.g:>8}  {name}{place}{more}  (lost{mark})"
+
+
+def lost_json_line(lost: "Lost") -> str:
+    """The like for a program."""
+    told = {name: value for name, value in lost._asdict().items() if name != "origin"}
+    return json.dumps({"lost": True, **told, "position": _position(lost)}, ensure_ascii=False)
+
+
+def _position(event: "Event | Lost") -> str | None:
+    """Where to go on behind it; none with min_subscriptions = 2."""
+    return None if event.origin is None else str(event.position)
 
 
 def text_line(event: "Event") -> str:
@@ -209,6 +220,7 @@ def json_line(event: "Event") -> str:
         "timestamp_ms": event.timestamp_ms,
         "entries": dict(event.entries),
         "tag": event.tag,
+        "position": _position(event),
         **_bytes_field("key", event.key),
         **_bytes_field("value", event.value),
         "headers": [{"name": name, **_bytes_field("value", value)} for name, value in event.headers],
