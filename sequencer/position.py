@@ -1,4 +1,4 @@
-"""A subscriber's place in the order, and its saved form (the value of a record on `<domain>.positions`)."""
+"""How far a subscriber is, and its saved form (the value of a record on `<domain>.positions`)."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ class StampsMark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
+class Progress:
     """Everything through here is delivered and acknowledged, nothing behind it.
 
     The set in force is `topics` (id → name) since `switched_g`, with `clock` = LC delivered of each (sub_LC); `pending`
@@ -73,7 +73,7 @@ class Position:
             raise ValueError("a stamps partition is missing")
 
     @classmethod
-    def at(cls, grant: Grant) -> "Position":
+    def at(cls, grant: Grant) -> "Progress":
         """The beginning of a subscription that starts at its grant."""
         needed = partitions_of(grant.topics, grant.stamps_partitions)
         return cls(
@@ -103,7 +103,7 @@ class SavedPosition:
     generation: int
     nonce: str
     delivered_through: int
-    position: Position
+    position: Progress
 
     @property
     def age(self) -> tuple[int, int, int]:
@@ -171,7 +171,7 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         if not isinstance(answer, Grant | Ended):
             raise ValueError("a pending answer changes nothing")
         pending.append(answer)
-    position = Position(
+    position = Progress(
         generation=number(record["in_force"]),
         switched_g=number(record["switched_g"]),
         g=number(record["g"]),

@@ -11,6 +11,20 @@ decided in totalorder.subscriber.delivery. Everything runs in the caller's threa
 
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.event import Event, Lost
-from totalorder.subscriber.subscriber import Subscriber
+from totalorder.subscriber.position import Position
+from totalorder.subscriber.subscriber import Metrics, Subscriber
+from totalorder.subscriber.watch import Changed, Granted, Hold, Stalled, Wait
 
-__all__ = ["Event", "EventBatch", "Lost", "Subscriber"]
+__all__ = [
+    "Changed",
+    "Event",
+    "EventBatch",
+    "Granted",
+    "Hold",
+    "Lost",
+    "Metrics",
+    "Position",
+    "Stalled",
+    "Subscriber",
+    "Wait",
+]

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 import numpy as np
 import numpy.typing as npt
 
+from totalorder.errors import Error
 from totalorder.subscriber.delivery.effects import Deliveries
 from totalorder.subscriber.delivery.rows import Rows
-from totalorder.subscriber.event import Handed, Lost, events_of
+from totalorder.subscriber.event import Handed, Lost, events_of, position_of
+from totalorder.subscriber.position import Position
 from totalorder.subscriber.transport import Record
 
 if TYPE_CHECKING:
@@ -27,8 +29,8 @@ class EventBatch(Generic[Handed]):
     `offset`, `n`, `g`, `timestamp_ms` arrays of int64. `ack` takes the whole batch, or any of its events.
     """
 
-    def __init__(self, lost: tuple[Lost, ...], parts: Sequence[Deliveries]) -> None:
-        self.lost = lost
+    def __init__(self, lost: tuple[Lost, ...], parts: Sequence[Deliveries], origin: Position | None = None) -> None:
+        self.lost, self._origin = lost, origin
         self._parts = parts
 
     def __len__(self) -> int:
@@ -40,7 +42,7 @@ class EventBatch(Generic[Handed]):
     def __iter__(self) -> Iterator[Handed]:
         yield from cast("Iterable[Handed]", self.lost)
         for part in self._parts:
-            yield from cast("Iterable[Handed]", events_of(part))
+            yield from cast("Iterable[Handed]", events_of(part, self._origin))
 
     def __repr__(self) -> str:
         return f"EventBatch(events={len(self)}, lost={len(self.lost)}, sequence={self.sequence})"
@@ -51,6 +53,15 @@ class EventBatch(Generic[Handed]):
         if self._parts:
             return self._parts[-1].first + len(self._parts[-1]) - 1
         return self.lost[-1].sequence if self.lost else 0
+
+    @property
+    def position(self) -> Position:
+        """Behind its last event: what to store beside what was made of the batch. Error with min_subscriptions = 2, and
+        for an empty batch.
+        """
+        if not self:
+            raise Error("an empty batch has no position", remedy="Keep the one that you have")
+        return position_of(self._origin, int(self.g[-1]) if self._parts else self.lost[-1].g)
 
     @cached_property
     def _rows(self) -> Rows:

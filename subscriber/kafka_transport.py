@@ -137,6 +137,11 @@ class KafkaTransport(ABC):
         described = self._bearing(lambda: self._described([topic]))
         return described[topic].partitions if topic in described else 0
 
+    def topic_id(self, topic: str) -> str:
+        """See Transport."""
+        described = self._bearing(lambda: self._described([topic]))
+        return described[topic].topic_id if topic in described else ""
+
     def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """See Transport."""
         return self._bearing(lambda: self._offsets(partitions, begin=True))
@@ -240,6 +245,11 @@ class KafkaTransport(ABC):
         except BrokerUnavailable:
             self._probe()
             raise
+
+    @property
+    def silent_s(self) -> float:
+        """See Transport."""
+        return max(self._outage.lasts_s, self._unwritten.lasts_s)
 
     def vanished(self) -> list[Partition]:
         """See Transport."""

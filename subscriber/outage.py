@@ -42,9 +42,14 @@ class Outage:
         return time.monotonic() - self._told_at > self._ask_after_s
 
     @property
+    def lasts_s(self) -> float:
+        """For how long there has been silence; 0 while there is none."""
+        return 0.0 if self._since is None else time.monotonic() - self._since
+
+    @property
     def left_s(self) -> float:
         """How much longer silence is borne; less than 0 when that is over."""
-        return self._bearable_s - (0.0 if self._since is None else time.monotonic() - self._since)
+        return self._bearable_s - self.lasts_s
 
     def heard(self) -> None:
         """The broker answered."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from totalorder.sequencer.position import Position, SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.position import Progress, SavedPosition, decode_saved, encode_saved
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 
@@ -16,7 +16,7 @@ class Positions:
     def __init__(self, transport: Transport, partition: Partition, *, id: str, nonce: str) -> None:  # noqa: A002
         self.partition = partition
         self._transport, self._id, self._nonce = transport, id, nonce
-        self.saved: Position | None = None
+        self.saved: Progress | None = None
         """What this process saved last."""
         self.promised = 0
         """The g that it saved with it."""
@@ -37,7 +37,7 @@ class Positions:
         promised = max((saved.delivered_through for saved in saves), default=0)
         return max(saves, key=lambda saved: saved.age, default=None), promised
 
-    def save(self, position: Position, *, generation: int, through: int, timeout_s: float | None) -> None:
+    def save(self, position: Progress, *, generation: int, through: int, timeout_s: float | None) -> None:
         """Writes a position, and the promise that nothing behind g `through` has been handed out or will be yet."""
         saved = SavedPosition(
             id=self._id, generation=generation, nonce=self._nonce, delivered_through=through, position=position

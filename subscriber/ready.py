@@ -7,12 +7,15 @@ import numpy as np
 
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost
 from totalorder.subscriber.event import Event, Lost, events_of
+from totalorder.subscriber.position import Position
 
 
 class Ready:
     """A queue of what the delivery machine has put in order. Events are made when they are asked for."""
 
     def __init__(self) -> None:
+        self.origin: Position | None = None
+        """Where the positions of events count from; None while there are none, or where they have none."""
         self._items: deque[Deliveries | DeliverLost] = deque()
         self._count = 0
         self._at = 0
@@ -41,9 +44,9 @@ class Ready:
         if self._front is None:
             item = self._items[0]
             if isinstance(item, DeliverLost):
-                self._front, self._events = Lost.of(item), iter(())
+                self._front, self._events = Lost.of(item, self.origin), iter(())
             else:
-                self._events = events_of(item.part(self._at, len(item)))
+                self._events = events_of(item.part(self._at, len(item)), self.origin)
                 self._front = next(self._events)
         return self._front
 

@@ -5,7 +5,7 @@ alone. Nothing here runs by itself: `pump` is called by whoever waits for events
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
@@ -18,9 +18,19 @@ from totalorder.errors import (
     SubscriptionEnded,
 )
 from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Skipped, Subscribe, Unsubscribe, decode_answer
+from totalorder.sequencer.control import (
+    Answer,
+    Ended,
+    Grant,
+    Renewed,
+    Retired,
+    Skipped,
+    Subscribe,
+    Unsubscribe,
+    decode_answer,
+)
 from totalorder.sequencer.names import DomainTopics, stamps_partition
-from totalorder.sequencer.position import Position
+from totalorder.sequencer.position import Progress
 from totalorder.sequencer.signing import Signer
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.batch import EventBatch
@@ -43,13 +53,18 @@ from totalorder.subscriber.delivery.effects import (
 )
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
+from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.naming import block_of
+from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
 from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
+from totalorder.subscriber.seeing import Seeing, lag_s
 from totalorder.subscriber.transport import Partition, Record, Transport
+from totalorder.subscriber.unseen import Unread
+from totalorder.subscriber.watch import Watch
 
 _WAIT_S = 0.2
 _PLACE = itemgetter(*map(Record._fields.index, ("topic", "partition", "topic_id")))
@@ -79,6 +94,7 @@ class SessionSettings:
     save_interval_s: float = 0.0
     max_buffered: int = 1_000
     max_waiting: int = 50_000
+    stalled_after_s: float = 10.0
     begin_anew: bool = False
     skips_lost: bool = False
     receipts: bool = True
@@ -89,6 +105,7 @@ class SessionSettings:
         check_lease(self.lease_s)
         check_seconds("start_timeout_s", self.start_timeout_s)
         check_seconds("save_interval_s", self.save_interval_s, zero=True)
+        check_seconds("stalled_after_s", self.stalled_after_s)
         check_count("max_buffered", self.max_buffered)
         check_count("max_waiting", self.max_waiting)
         self.signer()
@@ -136,6 +153,10 @@ class Session:
         self._journal = Journal(
             transport, domain=settings.domain, id=settings.id, nonce=nonce, clock=clock, wall_clock=wall_clock
         )
+        watch = Watch(id=settings.id, domain=settings.domain, stalled_after_s=settings.stalled_after_s)
+        self.seeing = Seeing(watch, clock, lambda: transport.silent_s)
+        self._unread = Unread(transport)
+        self._wall_clock = wall_clock
         self._stamps_count = 0
         self._assemblers: dict[int, StampsAssembler] = {}
         self._moved: set[Partition] = set()
@@ -162,6 +183,7 @@ class Session:
         """
         self._deadline = self._clock() + self._settings.start_timeout_s
         self._stamps_count = self._count(self._names.stamps)
+        self._origin = Position(self._settings.domain, self._transport.topic_id(self._names.stamps), 0)
         ends = self._stamps_ends()
         self._read_through(self._grants)
         self._positions = Positions(
@@ -199,12 +221,13 @@ class Session:
             id=self._settings.id,
             nonce=self._nonce,
             domain=self._settings.domain,
-            position=saved.position if saved is not None else Position.at(granted) if granted is not None else None,
+            position=saved.position if saved is not None else Progress.at(granted) if granted is not None else None,
             delivered_through=promised,
             skips_lost=self._settings.skips_lost,
             max_buffered=self._settings.max_buffered,
             max_waiting=self._settings.max_waiting,
         )
+        self.seeing.begins(self._machine.topics)
         self._apply(self._machine.start())
         for answer in history:
             self._apply(self._machine.answer(answer))
@@ -236,6 +259,7 @@ class Session:
         while not (count := self._transport.partitions(topic)):
             if self._clock() >= self._deadline:
                 raise self._no_sequencer(f"there is no topic {topic}", remedy)
+            self.seeing.look(lambda: [Wait(kind="topic", topic=topic)])
             self._transport.poll(_WAIT_S)
         return count
 
@@ -251,6 +275,7 @@ class Session:
             while self._transport.position(partition) < end:
                 if self._clock() >= self._deadline:
                     raise self._no_sequencer(f"{partition.topic} could not be read to its end")
+                self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
                 for record in self._transport.poll(_WAIT_S):
                     if record.topic == self._names.grants:
                         self._dispatch([record])
@@ -288,6 +313,7 @@ class Session:
         self.ending = True
         if not drain:
             self._machine.drop()
+            self.seeing.drop()
             self.ready.clear()
             self.finished = Finished(g=self._machine.g, reason="unsubscribed")
         self.save()
@@ -309,7 +335,7 @@ class Session:
         """Lets an answer come."""
         if self._clock() >= self._deadline:
             raise self._no_sequencer(why)
-        self.pump(_WAIT_S)
+        self.pump(_WAIT_S, [Wait(kind="grant")])
 
     def ended(self) -> SubscriptionEnded:
         """Why nothing more comes."""
@@ -334,8 +360,11 @@ class Session:
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
-    def pump(self, timeout_s: float) -> None:
-        """Reads what has come, for at most `timeout_s` when nothing has; does what is due by time."""
+    def pump(self, timeout_s: float, waits: Sequence[Wait] = ()) -> None:
+        """Reads what has come, for at most `timeout_s` when nothing has; does what is due by time.
+
+        `waits` is what the caller waits for, besides events.
+        """
         self._keep()
         begun = self._clock()
         self._pump_at = begun + _NEWS_S
@@ -348,8 +377,20 @@ class Session:
         # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
         records.clear()
         for partition in gone:
+            self.seeing.vanished(partition.topic, partition.topic_id)
             self._apply(self._machine.gone(partition.source, GONE))
+        self.seeing.look(lambda: [*waits, *self._waits()])
         self._pumped_s += self._clock() - begun
+
+    def _waits(self) -> list[Wait]:
+        """What events wait for, while the application has none to take."""
+        if self.ready or self.held:
+            return []
+        read = {source.topic for source in self._event_partitions}
+        by_topic = self.generation and self._machine.topic_by == "topic" and not self._transport.silent_s
+        unread = [name for name in self._machine.topics if name not in read] if by_topic else []
+        found = self._unread.waits(self._clock(), unread, self._machine.stamps_partitions)
+        return [*self._machine.waits(), *found]
 
     def _records(self, timeout_s: float) -> list[Record]:
         """What has come. Where Kafka has removed something of events, reading goes on behind it.
@@ -374,8 +415,10 @@ class Session:
 
         The id may be another's by now. With nothing ready, `pump` is about to be called anyway.
         """
-        if not self.ready and self.finished is None:
-            return
+        if not self.ready:
+            self.seeing.holds_back(None)
+            if self.finished is None:
+                return
         now = self._clock()
         due_at = self._save_at if self._renew_at is None else min(self._save_at, self._renew_at)
         if self.ready and now >= self._pump_at:
@@ -392,6 +435,7 @@ class Session:
             if self._renew_at is not None and now >= self._renew_at and self.finished is None:
                 self._renew_at = now + min(self._settings.lease_s / 3, _TIMED_SEND_S)
                 self._requests.renew(self.generation, _TIMED_SEND_S)
+                self.seeing.asked()
                 self._renew_at = now + self._settings.lease_s / 3
             if self._journal.due:
                 self._journal.send(_TIMED_SEND_S)
@@ -402,7 +446,9 @@ class Session:
             pass
 
     def hand_out(self) -> Event | Lost | None:
-        """The next event that is ready, for the application; None while Kafka does not answer."""
+        """The next event that is ready, for the application; None while Kafka is silent, or news are to be told."""
+        if self.seeing.through is not None and self.seeing.holds_back(self.ready.first_g):
+            return None
         if self.ready.front.g > self._allowed_g and not self._promise():
             return None
         event, item, at = self.ready.pop()
@@ -411,22 +457,26 @@ class Session:
         return event
 
     def hand_out_batch(self, most: int) -> EventBatch[Any]:
-        """At most `most` of the next events that are ready; none while Kafka does not answer."""
+        """At most `most` of the next events that are ready; none while Kafka is silent, or news are to be told."""
+        if self.seeing.through is not None and self.seeing.holds_back(self.ready.first_g):
+            return EventBatch((), ())
         if self.ready.first_g > self._allowed_g and not self._promise(most):
             return EventBatch((), ())
         lost: list[Lost] = []
         parts: list[Deliveries] = []
-        while most > 0 and (item := self.ready.take(most, self._allowed_g, events_only=bool(parts))) is not None:
+        change_g = self.seeing.through
+        through = self._allowed_g if change_g is None else min(self._allowed_g, change_g)
+        while most > 0 and (item := self.ready.take(most, through, events_only=bool(parts))) is not None:
             size = 1 if isinstance(item, DeliverLost) else len(item)
             if isinstance(item, DeliverLost):
-                lost.append(Lost.of(item))
+                lost.append(Lost.of(item, self.ready.origin))
                 self._handed_g = max(self._handed_g, item.g)
             else:
                 parts.append(item)
                 self._handed_g = max(self._handed_g, int(item.rows.g.max()))
             self._journal.note(item, 0, size, self.generation)
             most -= size
-        batch = EventBatch(tuple(lost), parts)
+        batch = EventBatch(tuple(lost), parts, self.ready.origin)
         self.handed = max(self.handed, batch.sequence)
         return batch
 
@@ -513,10 +563,13 @@ class Session:
         headers = {name: value for name, value in record.headers if value is not None}
         batch = assembler.add(record.value, headers, offset=record.offset)
         if batch is not None:
+            self.seeing.stamped(batch.incarnation)
             self._apply(self._machine.stamped(batch, offset=assembler.began_at, next_offset=record.offset + 1))
 
     def _answered(self, answer: Answer) -> None:
         self._requests.note(answer)
+        if isinstance(answer, Renewed) and answer.nonce == self._nonce:
+            self.seeing.answered()
         if (
             isinstance(answer, Grant)
             and answer.nonce == self._nonce
@@ -538,12 +591,16 @@ class Session:
         for effect in effects:
             if isinstance(effect, Deliveries | DeliverLost):
                 self.ready.append(effect)
+                if isinstance(effect, DeliverLost):
+                    self.seeing.lost(effect)
             elif isinstance(effect, Granted):
                 self._granted(effect)
             elif isinstance(effect, Finished):
                 self.finished, self._renew_at = effect, None
+                self.seeing.switched(effect)
             elif isinstance(effect, Switched):
                 self._save_at = self._clock()
+                self.seeing.switched(effect)
             elif isinstance(effect, ReadStamps | StopStamps | PauseStamps | ResumeStamps):
                 self._apply_to_stamps(effect)
             else:
@@ -596,7 +653,10 @@ class Session:
     # --- positions ----------------------------------------------------------------------------------------------------
 
     def _granted(self, granted: Granted) -> None:
+        assert self.grant is not None, "it is noted before the machine has it"
+        self.seeing.granted(granted.g, self.grant.topics, granted.generation, first=not self.generation)
         self.generation = granted.generation
+        self.ready.origin = self._origin if self._machine.follows_order else None
         if granted.lease_s:
             self._renew_at = self._clock() + granted.lease_s / 3
         # Before anything is delivered under it: a process that dies now leaves a position that knows of its grant.
@@ -620,9 +680,15 @@ class Session:
         if position != self._positions.saved or self._handed_g < self._positions.promised:
             self._write_position(position, self._handed_g, None)
 
-    def _write_position(self, position: Position, through: int, timeout_s: float | None) -> None:
+    def _write_position(self, position: Progress, through: int, timeout_s: float | None) -> None:
         through = max(through, self._machine.delivered_through)
         self._positions.save(position, generation=self.generation, through=through, timeout_s=timeout_s)
+
+    def lag(self) -> tuple[int, float]:
+        """How many events are known of that were not handed out, and how old the oldest is, in seconds."""
+        held = self._machine.buffered()
+        events = len(self.ready) + max(held.events, held.stamps)
+        return events, lag_s(self.ready, self._machine, self.seeing.hold, self._wall_clock())
 
     @property
     def machine(self) -> Delivery:

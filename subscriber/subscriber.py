@@ -13,10 +13,13 @@ from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
-from totalorder.subscriber.event import Event, Handed, Lost
+from totalorder.subscriber.event import Event, Handed, Lost, position_of
+from totalorder.subscriber.position import Position
+from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.session import Session, SessionSettings
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import warn_of_unseen
+from totalorder.subscriber.watch import Changed, Granted, Hold, News, Stalled
 
 T = TypeVar("T")
 _ITERATE_S = 0.5
@@ -24,7 +27,15 @@ _ITERATE_S = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Metrics:
-    """Counts of one Subscriber since it started, and what it holds at the moment."""
+    """Counts of one Subscriber since it started, and what it holds at the moment.
+
+    `buffered_events` wait for their turn, `waiting_stamps` for their events, `ready` events for the application, and
+    `unacknowledged` ones were handed to it. Dropped, since they came once more: `repeated_batches` of stamps, and
+    `repeated_records` of event partitions. `hold` is what has been waited for the longest, and for how long, looked at
+    about once in a second while events are polled for; None where nothing is. `stalled`: that was told as a stall.
+    At least `lag_events` are behind; of the oldest that is here and was not handed out, `lag_s` is the age by its
+    record's time. No broker has answered for `silent_s` seconds.
+    """
 
     delivered: int
     unacknowledged: int
@@ -32,8 +43,14 @@ class Metrics:
     buffered_events: int
     waiting_stamps: int
     repeated_batches: int
+    repeated_records: int
     generation: int
     g: int
+    hold: Hold | None
+    stalled: bool
+    lag_events: int
+    lag_s: float
+    silent_s: float
 
 
 class _Misused(Error):
@@ -69,6 +86,7 @@ class _Guard:
         self._one_call.release()
         if isinstance(error, Error) and not isinstance(error, _Misused):
             self.failure = error
+            LOG.error("a Subscriber has stopped: %s", error)
         elif error is not None and not isinstance(error, _Misused):
             # Records that had come, or half of an acknowledgement, may be nowhere now.
             self.failure = _Interrupted(
@@ -97,7 +115,16 @@ class Subscriber(Generic[Handed]):
     that: the id's own key (`totalorder control-key`), or the domain's. `client="confluent"` reads and writes by
     librdkafka (the extra `fast`), which takes less time and processor. `kafka` takes client settings by their Java
     names. Topics of which the domain has seen nothing are warned of in Python's log, "totalorder.subscriber": a name
-    may be mistyped. For use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must
+    may be mistyped.
+
+    That log also says what was granted, what is waited for after some seconds, outages, losses that are skipped, and
+    why a Subscriber stopped. `on_granted`, `on_change` (of the set of topics, before the first event behind it) and
+    `on_stalled` (nothing came for `stalled_after_s` seconds of what must come, as when no sequencer runs; again, more
+    and more seldom; and once when it is over) are called between events by the thread that polls, within `poll`,
+    `poll_batch` or the iterator. They may call the Subscriber. What one raises comes out of that call; nothing is lost
+    by it, and the next call goes on.
+
+    For use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must
     differ for each process) are for tests.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
@@ -124,6 +151,10 @@ class Subscriber(Generic[Handed]):
         control_key: str | None = None,
         client: Client = "kafka-python",
         kafka: Mapping[str, str] | None = None,
+        on_granted: Callable[[Granted], object] | None = None,
+        on_change: Callable[[Changed], object] | None = None,
+        on_stalled: Callable[[Stalled], object] | None = None,
+        stalled_after_s: float = 10.0,
         transport: Transport | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
@@ -141,6 +172,7 @@ class Subscriber(Generic[Handed]):
             start_timeout_s=start_timeout_s,
             save_interval_s=save_interval_s,
             max_buffered=max_buffered,
+            stalled_after_s=stalled_after_s,
             begin_anew=start == "new",
             skips_lost=on_lost == "skip",
             receipts=receipts,
@@ -162,6 +194,11 @@ class Subscriber(Generic[Handed]):
             transport, settings, nonce=nonce or secrets.token_hex(12), clock=clock, wall_clock=wall_clock
         )
         self._guard = _Guard()
+        self._callbacks: dict[type[News], Callable[[Any], object] | None] = {
+            Granted: on_granted,
+            Changed: on_change,
+            Stalled: on_stalled,
+        }
         self._stopped = self._closed = False
         self._domain, self._transport = domain, transport
         self._looked_at: set[str] = set()
@@ -194,16 +231,27 @@ class Subscriber(Generic[Handed]):
         """What `hand_out` gives, as soon as there is something; else `nothing`, which counts as false."""
         check_timeout(timeout_s)
         deadline = self._clock() + timeout_s
-        self._check()
-        with self._guard:
-            while True:
-                found = self._next(hand_out, nothing)
-                if found or self.finished:
-                    return found
-                remaining = deadline - self._clock()
-                self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
-                if (found := self._next(hand_out, nothing)) or self._clock() >= deadline or self._stopped:
-                    return found
+        pumped = False
+        while True:
+            self._tell()
+            self._check()
+            with self._guard:
+                while not self._session.seeing.news:
+                    if found := self._next(hand_out, nothing):
+                        return found
+                    if self._session.seeing.news:
+                        break
+                    if self.finished or (pumped and (self._clock() >= deadline or self._stopped)):
+                        return nothing
+                    self._session.pump(max(0.0, min(deadline - self._clock(), _ITERATE_S)))
+                    pumped = True
+
+    def _tell(self) -> None:
+        """Tells callbacks, between calls: whatever they do or raise, nothing is torn."""
+        while self._session.seeing.news:
+            news = self._session.seeing.news.popleft()
+            if (callback := self._callbacks[type(news)]) is not None:
+                callback(news)
 
     def _next(self, hand_out: Callable[[], Any], nothing: T) -> T:
         self._session.tick()
@@ -290,9 +338,9 @@ class Subscriber(Generic[Handed]):
         return self._session.machine.topics
 
     @property
-    def position(self) -> int:
-        """Everything acknowledged lies at or before this index of the order (g)."""
-        return self._session.machine.acknowledged_g
+    def position(self) -> Position:
+        """Everything acknowledged lies at or before this place in the order; Error with min_subscriptions = 2."""
+        return position_of(self._session.ready.origin, self._session.machine.acknowledged_g)
 
     @property
     def granted_g(self) -> int:
@@ -309,6 +357,7 @@ class Subscriber(Generic[Handed]):
         """Figures for monitoring."""
         machine = self._session.machine
         held = machine.buffered()
+        lag_events, lag_s = self._session.lag()
         return Metrics(
             delivered=self._session.handed,
             unacknowledged=held.unacknowledged - len(self._session.ready),
@@ -316,8 +365,14 @@ class Subscriber(Generic[Handed]):
             buffered_events=held.events,
             waiting_stamps=held.stamps,
             repeated_batches=held.repeated_batches,
+            repeated_records=machine.repeated_records,
             generation=self._session.generation,
             g=machine.g,
+            hold=self._session.seeing.hold,
+            stalled=self._session.seeing.stalled,
+            lag_events=lag_events,
+            lag_s=lag_s,
+            silent_s=self._transport.silent_s,
         )
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -59,6 +59,10 @@ class Transport(Protocol):
         """How many partitions a topic has; 0 when there is no such topic."""
         ...
 
+    def topic_id(self, topic: str) -> str:
+        """Kafka's id of a topic: one that is created again under the name has another. Empty without the topic."""
+        ...
+
     def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The offset of the first record that is still there, for each partition."""
         ...
@@ -120,6 +124,11 @@ class Transport(Protocol):
         `timeout_s`: wait no longer than this, instead of as long as an outage is borne. After BrokerUnavailable the
         record may have been written, or be written yet.
         """
+        ...
+
+    @property
+    def silent_s(self) -> float:
+        """For how long no broker has answered, or taken what is written; 0 while they do."""
         ...
 
     def close(self) -> None:

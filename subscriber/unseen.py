@@ -1,14 +1,20 @@
 """A word in the log on topics from which nothing may ever come: a mistyped one looks like one where nothing happens."""
 
 import logging
+import math
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
+from totalorder.errors import BrokerUnavailable
 from totalorder.sequencer.control import Grant
+from totalorder.sequencer.names import stamps_partition
+from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.transport import Partition, Transport
 
 _LOG = logging.getLogger("totalorder.subscriber")
 _MOST = 10
 """No more topics than so many are spoken of, or asked for in vain."""
+_ASK_EACH_S = 30.0
 _EXACT = "(a subscription names its topics exactly, not by patterns)"
 
 
@@ -47,3 +53,44 @@ def _looked_for(names: Sequence[str], transport: Transport) -> tuple[list[str], 
         if len(absent) == _MOST:
             break
     return absent, present
+
+
+class Unread:
+    """Topics of a subscription of which nothing was ever stamped: they are not read, since stamps say from where on. So
+    whether something is published that no sequencer stamps has to be asked, now and then.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._ask_at = -math.inf
+        self._ends: dict[Partition, int] = {}
+        """When they were asked for first."""
+        self._known: set[str] = set()
+        self._published: dict[str, Partition] = {}
+
+    def waits(self, now: float, topics: Collection[str], stamps_partitions: int) -> list[Wait]:
+        """What was published since somebody asked first, of Kafka topics that are not read."""
+        if topics and now >= self._ask_at:
+            self._ask_at = now + _ASK_EACH_S
+            with suppress(BrokerUnavailable):  # that is told elsewhere
+                self._ask(sorted(topics)[:_MOST])
+        return [
+            Wait(
+                kind="stamps",
+                topic=name,
+                source=at.source,
+                offset=self._ends[at],
+                stamps_partition=stamps_partition(name, stamps_partitions),
+            )
+            for name, at in self._published.items()
+            if name in topics
+        ]
+
+    def _ask(self, names: Sequence[str]) -> None:
+        for name in names:
+            partitions = [Partition(name, number) for number in range(self._transport.partitions(name))]
+            ends = self._transport.end_offsets(partitions, once=True) if partitions else {}
+            for at, end in ends.items():
+                if end > self._ends.setdefault(at, 0 if name in self._known else end):
+                    self._published.setdefault(name, at)
+            self._known.add(name)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Event as Event,
         EventBatch as EventBatch,
         Lost as Lost,
+        Position as Position,
         Subscriber as Subscriber,
     )
 
@@ -55,6 +56,7 @@ _HOMES = {
     "EventBatch": "totalorder.subscriber",
     "LocalBroker": "totalorder.broker",
     "Lost": "totalorder.subscriber",
+    "Position": "totalorder.subscriber",
     "Subscriber": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from totalorder.errors import LimitExceeded
 from totalorder.sequencer.control import Skipped
-from totalorder.sequencer.position import Position
+from totalorder.sequencer.position import Progress
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.delivery.events import Events
 from totalorder.subscriber.delivery.rows import Rows, groups
@@ -38,7 +38,7 @@ class Acknowledged:
         self._waiting: deque[Rows | Skipped | Switch] = deque()
         self._settled = 0
 
-    def begin(self, position: Position) -> None:
+    def begin(self, position: Progress) -> None:
         """Goes on from a position."""
         self.generation, self.switched_g, self.g = position.generation, position.switched_g, position.g
         self.topics, self.clock, self.sources = position.topics, dict(position.clock), dict(position.sources)

@@ -130,6 +130,8 @@ class Events:
         """By topic the position behind which none of it is stamped, until all stamps through there are known."""
         self.closed: set[Source] = set()
         """Those of which all is delivered that will ever be stamped."""
+        self.repeated = 0
+        """How many records came once more, and were dropped."""
         self._skipped: dict[Source, list[tuple[int, int]]] = {}
         """Offsets that were never stamped, and never will be."""
 
@@ -146,6 +148,11 @@ class Events:
     def held(self) -> int:
         """How many events wait."""
         return sum(len(state.handles) for state in self.read.values())
+
+    @property
+    def heads(self) -> list[object]:
+        """The handle of the first event that waits, of each partition that has one."""
+        return [state.handles[0] for state in self.read.values() if state.handles]
 
     def oldest_owed(self, source: Source) -> int | None:
         """The first offset that is stamped and not acknowledged."""
@@ -197,11 +204,14 @@ class Events:
     def take(self, source: Source, block: EventBlock) -> bool:
         """The next records of a partition; False when none of them was awaited."""
         state = self.read.get(source)
-        if state is None or not block.offsets or block.offsets[-1] < state.received_to:
+        if state is None or not block.offsets:
             return False
         offsets, topics, crcs, handles = block
         if offsets[0] < state.received_to:
             begin = sum(offset < state.received_to for offset in offsets)
+            self.repeated += begin
+            if begin == len(offsets):
+                return False
             offsets, topics, crcs, handles = offsets[begin:], topics[begin:], crcs[begin:], handles[begin:]
         state.received_to = offsets[-1] + 1
         held = np.empty((3, len(offsets)), dtype=np.int64)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from totalorder.errors import Contradiction, EventsLost, Fenced
 from totalorder.sequencer.control import Answer, Ended, Grant, Link, Retired, Skipped
 from totalorder.sequencer.numbering import differences
-from totalorder.sequencer.position import Position, StampsMark
+from totalorder.sequencer.position import Progress, StampsMark
 from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
 from totalorder.subscriber.delivery.acknowledged import Acknowledged
 from totalorder.subscriber.delivery.effects import (
@@ -27,6 +27,7 @@ from totalorder.subscriber.delivery.rows import Rows, groups
 from totalorder.subscriber.delivery.sets import Sets
 from totalorder.subscriber.delivery.stamps import Stamps
 from totalorder.subscriber.delivery.switches import Switch
+from totalorder.subscriber.delivery.waits import Wait, waits
 
 Ints = npt.NDArray[np.int64]
 _NEVER = 2**63 - 1
@@ -60,7 +61,7 @@ class Delivery:
         id: str,  # noqa: A002
         nonce: str,
         domain: str,
-        position: Position | None = None,
+        position: Progress | None = None,
         delivered_through: int = 0,
         skips_lost: bool = False,
         max_buffered: int = 1_000,
@@ -153,9 +154,14 @@ class Delivery:
         return self._g
 
     @property
+    def follows_order(self) -> bool:
+        """Whether each event delivered lies behind the one before it in π, so that g says how far delivery is."""
+        return self._sets.min_subscriptions == 1
+
+    @property
     def skips_lost(self) -> bool:
         """Whether what Kafka has no longer is delivered as lost."""
-        return self._skips_lost and self._sets.min_subscriptions == 1
+        return self._skips_lost and self.follows_order
 
     @property
     def acknowledged_g(self) -> int:
@@ -167,6 +173,11 @@ class Delivery:
     def topic_by(self) -> str:
         """What names an event's pub/sub topic, as the grants say."""
         return self._sets.topic_by
+
+    @property
+    def stamps_partitions(self) -> int:
+        """How many partitions stamps have, as the grants say."""
+        return self._sets.stamps_partitions
 
     @property
     def delivered_through(self) -> int:
@@ -188,13 +199,32 @@ class Delivery:
             repeated_batches=sum(part.repeated for part in parts),
         )
 
-    def position(self) -> Position:
+    @property
+    def repeated_records(self) -> int:
+        """How many records of event partitions came once more, and were dropped."""
+        return self._events.repeated
+
+    @property
+    def heads(self) -> list[object]:
+        """The handle of the first event that waits, of each event partition that has one."""
+        return self._events.heads
+
+    def waits(self) -> list[Wait]:
+        """What delivery waits for; nothing where no event is under way."""
+        if self._over:
+            return []
+        if not self._live:
+            return [Wait(kind="grant")]
+        ahead = [notice.g for notice in self._notices] + [switch.g for switch in self._sets.switches]
+        return waits(self._sets, self._stamps, self._events, self._order, min(ahead, default=None))
+
+    def position(self) -> Progress:
         """The position as acknowledged."""
         acked, sets = self._acked, self._sets
         acked.settle()
         switches = [*acked.passed, *sets.switches]
         needed = sets.partitions_of(acked.topics, *(switch.topics for switch in switches))
-        return Position(
+        return Progress(
             generation=acked.generation,
             switched_g=acked.switched_g,
             g=acked.g,
@@ -210,7 +240,7 @@ class Delivery:
 
     # --- the chain of sets --------------------------------------------------------------------------------------------
 
-    def _begin(self, position: Position) -> None:
+    def _begin(self, position: Progress) -> None:
         self._sets.begin(position)
         self._acked.begin(position)
         self._g, self._clock = position.g, dict(position.clock)
@@ -239,7 +269,7 @@ class Delivery:
         if self._sets.generation:
             self._link(answer)
         elif isinstance(answer, Grant) and own:
-            self._begin(Position.at(answer))
+            self._begin(Progress.at(answer))
         if own and isinstance(answer, Grant):
             self._live = True
             self._effects.append(Granted(generation=answer.generation, g=answer.g, lease_s=answer.lease_s))

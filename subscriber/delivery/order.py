@@ -58,6 +58,11 @@ class Order(Protocol):
         """The π-least of all that is known."""
         ...
 
+    @property
+    def first(self) -> Rows | None:
+        """Its row."""
+        ...
+
     def __len__(self) -> int: ...
 
 
@@ -77,8 +82,14 @@ class Line:
     @property
     def first_g(self) -> int | None:
         """See Order."""
+        return None if (first := self.first) is None else int(first.g[0])
+
+    @property
+    def first(self) -> Rows | None:
+        """See Order."""
         heads = [queue[0] for queue in (self._placed, *self._behind.values()) if queue]
-        return min((int(rows.g[0]) for rows in heads), default=None)
+        first = min(heads, key=lambda rows: int(rows.g[0]), default=None)
+        return None if first is None else first.part(0, 1)
 
     def add(self, partition: int, rows: Rows) -> None:
         """See Order."""
@@ -171,6 +182,11 @@ class Pool:
     def first_g(self) -> int | None:
         """See Order."""
         return int(self._rows.g[0]) if len(self._rows) else None
+
+    @property
+    def first(self) -> Rows | None:
+        """See Order."""
+        return self._rows.part(0, 1) if len(self._rows) else None
 
     def add(self, partition: int, rows: Rows) -> None:  # noqa: ARG002
         """See Order."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from totalorder.errors import Contradiction, EventsLost
 from totalorder.sequencer.control import Link
-from totalorder.sequencer.position import Position, partitions_of
+from totalorder.sequencer.position import Progress, partitions_of
 from totalorder.sequencer.stamps import StampedBatch
 from totalorder.subscriber.delivery.switches import Switch, switch_of
 
@@ -41,7 +41,7 @@ class Sets:
         self._joins: dict[int, deque[tuple[int, int]]] = {}
         """By topic the positions at which it joins, each with its clock there."""
 
-    def begin(self, position: Position) -> None:
+    def begin(self, position: Progress) -> None:
         """What a position says, but for the changes that lie ahead."""
         self.stamps_partitions, self.min_subscriptions = position.stamps_partitions, position.min_subscriptions
         self.topic_by = position.topic_by

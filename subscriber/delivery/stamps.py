@@ -24,7 +24,7 @@ class Stamps:
     def __init__(self, domain: str, sets: Sets, effects: list[Effect], *, max_waiting: int) -> None:
         self._domain, self._sets, self._effects, self._max_waiting = domain, sets, effects, max_waiting
         self.parts: dict[int, StampsPartition] = {}
-        self._of_set: list[StampsPartition] = []
+        self.of_set: list[StampsPartition] = []
         """Those that hold the stamps of the set in force."""
         self._marks: dict[int, tuple[StampsPartition, BatchMark]] = {}
         """By number, those of batches with rows that are not acknowledged."""
@@ -50,7 +50,7 @@ class Stamps:
 
     def set_changed(self) -> None:
         """Another set is in force."""
-        self._of_set = [self.parts[number] for number in self._sets.partitions_of(self._sets.topics)]
+        self.of_set = [self.parts[number] for number in self._sets.partitions_of(self._sets.topics)]
 
     def release(self, answers_g: int, number_of: Callable[[Source], int]) -> Iterator[tuple[int, int, Rows]]:
         """What is owed of every batch up to whose end all answers are known, in the order of g: the partition, the
@@ -117,7 +117,7 @@ class Stamps:
     @property
     def complete_g(self) -> int:
         """π is known through here for the set in force."""
-        return min((part.complete_g for part in self._of_set), default=2**63 - 1)
+        return min((part.complete_g for part in self.of_set), default=2**63 - 1)
 
     @property
     def read_batch(self) -> int:

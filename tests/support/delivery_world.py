@@ -8,7 +8,7 @@ from deliveries import Deliver, each
 from sources import src
 
 from totalorder.sequencer.control import Answer, Ended, Grant
-from totalorder.sequencer.position import Position, StampsMark
+from totalorder.sequencer.position import Progress, StampsMark
 from totalorder.sequencer.stamps import Source, StampedBatch, StampRows
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect
 from totalorder.subscriber.delivery.events import EventBlock
@@ -132,9 +132,9 @@ def ended(reason: str, *, generation: int, g: int, clock: Mapping[str, int], non
     )
 
 
-def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Position:
+def positioned(topics: Sequence[str], *, partitions: int = 1, m: int = 1) -> Progress:
     """Everything at its beginning, granted at g = 1 with generation 1."""
-    return Position(
+    return Progress(
         generation=1,
         switched_g=1,
         g=1,

@@ -51,7 +51,7 @@ from totalorder.sequencer.control import (
 from totalorder.sequencer.cuts import Cut, CutEncoder
 from totalorder.sequencer.engine import Effects, initial_state, step
 from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Position, SavedPosition, StampsMark, encode_saved
+from totalorder.sequencer.position import Progress, SavedPosition, StampsMark, encode_saved
 from totalorder.sequencer.receipts import Receipts, encode_receipts
 from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.snapshot import SnapshotMark, encode_mark, encode_parts
@@ -491,7 +491,7 @@ def positions_vectors() -> list[Vector]:
     ]
 
 
-def _odd_position(at: Position) -> Position:
+def _odd_position(at: Progress) -> Progress:
     names = {3: "été", 5: "😀"}
     mark = StampsMark(offset=2**62 - 1, batch=2**40)
     return replace(
@@ -628,7 +628,7 @@ def history_vectors() -> list[Vector]:
         batch=after.states[0].hot.batch + 1,
     )
     first = Delivery(id=BILLING, nonce="billing-1", domain=DOMAIN)
-    second = Delivery(id=BILLING, nonce="billing-2", domain=DOMAIN, position=Position.at(grants[0]))
+    second = Delivery(id=BILLING, nonce="billing-2", domain=DOMAIN, position=Progress.at(grants[0]))
     return [
         {
             "name": "the last batch",

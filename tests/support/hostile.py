@@ -40,7 +40,7 @@ from totalorder.sequencer.control import (
     parse_request,
 )
 from totalorder.sequencer.cuts import Cut, CutsAssembler, encode_cut
-from totalorder.sequencer.position import Position, SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.position import Progress, SavedPosition, decode_saved, encode_saved
 from totalorder.sequencer.receipts import HEADERS, Receipts, decode_receipts, encode_receipts
 from totalorder.sequencer.shards import of_shards, with_counts
 from totalorder.sequencer.signing import Signatures
@@ -235,7 +235,7 @@ def _answers() -> Target:
         answer = decode_answer(value)
         assert decode_answer(encode_answer(answer)) == answer
         if isinstance(answer, Grant):
-            Position.at(answer)
+            Progress.at(answer)
 
     return Target("answers", tuple(map(encode_answer, _ANSWERS)), decode, is_json=True)
 
@@ -246,10 +246,10 @@ def _positions() -> Target:
         assert decode_saved(encode_saved(saved)) == saved
 
     first, *others = _GRANTS
-    values = dict(vars(Position.at(first))) | {"pending": tuple(others)}
+    values = dict(vars(Progress.at(first))) | {"pending": tuple(others)}
     saves = [
         SavedPosition(id="r", generation=1, nonce="n", delivered_through=3, position=position)
-        for position in (Position.at(first), Position(**values))
+        for position in (Progress.at(first), Progress(**values))
     ]
     return Target("positions", tuple(map(encode_saved, saves)), decode, is_json=True)
 

@@ -18,7 +18,7 @@ from deliveries import Deliver
 from totalorder.errors import Contradiction, EventsLost, Fenced, LimitExceeded
 from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Skipped
 from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Position, StampsMark, partitions_of
+from totalorder.sequencer.position import Progress, StampsMark, partitions_of
 from totalorder.sequencer.stamps import KafkaTopic, Source, Stamp, StampedBatch
 from totalorder.subscriber.delivery.effects import (
     DeliverLost,
@@ -119,7 +119,7 @@ class PlainDelivery:
         id: str,  # noqa: A002
         nonce: str,
         domain: str,
-        position: Position | None = None,
+        position: Progress | None = None,
         delivered_through: int = 0,
         skips_lost: bool = False,
         max_buffered: int = 1_000,
@@ -311,12 +311,12 @@ class PlainDelivery:
             repeated_batches=sum(part.repeated for part in self._parts.values()),
         )
 
-    def position(self) -> Position:
+    def position(self) -> Progress:
         """The position as acknowledged."""
         acked = self._acked
         switches = [*self._passed, *self._switches]
         needed = self._partitions_of(acked.topics, *(switch.topics for switch in switches))
-        return Position(
+        return Progress(
             generation=acked.generation,
             switched_g=acked.switched_g,
             g=acked.g,
@@ -347,7 +347,7 @@ class PlainDelivery:
 
     # --- the chain of sets --------------------------------------------------------------------------------------------
 
-    def _begin(self, position: Position) -> None:
+    def _begin(self, position: Progress) -> None:
         self._stamps_partitions = position.stamps_partitions
         self._min_subscriptions, self._topic_by = position.min_subscriptions, position.topic_by
         self._generation, self._chain_g = position.generation, position.switched_g
@@ -387,7 +387,7 @@ class PlainDelivery:
         if self._generation:
             self._link(answer)
         elif isinstance(answer, Grant) and own:
-            self._begin(Position.at(answer))
+            self._begin(Progress.at(answer))
         if own and isinstance(answer, Grant):
             self._live = True
             self._effects.append(Granted(generation=answer.generation, g=answer.g, lease_s=answer.lease_s))

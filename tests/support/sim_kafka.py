@@ -167,10 +167,14 @@ class SimTransport:
         self.closed = False
         self.crash_in: int | None = None
         self.refused: Mapping[str, Error] = {}
+        self.silent_s = 0.0
         self.sent: list[str] = []
 
     def partitions(self, topic: str) -> int:
         return self.kafka.topics.get(topic, 0)
+
+    def topic_id(self, topic: str) -> str:
+        return self.kafka.ids.get(topic, "")
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self.kafka.begin(partition) for partition in partitions}

@@ -157,6 +157,12 @@ class StormTransport(SimTransport):
             self._die()
         return super().partitions(topic)
 
+    def topic_id(self, topic: str) -> str:
+        self._call()
+        if self._killed():
+            self._die()
+        return super().topic_id(topic)
+
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         self._call()
         if self._killed():

@@ -2,9 +2,12 @@
 
 import base64
 import json
+import logging
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
@@ -92,32 +95,61 @@ def run(
     from totalorder.subscriber import Subscriber
 
     control_key = read_keys(control_key_file)[0] if control_key_file else None
-    with said_if_long(f"waiting for the sequencer of domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
-        subscriber = Subscriber(
-            topics,
-            id=id,
-            domain=domain,
-            bootstrap_servers=bootstrap_servers,
-            start="new" if new else "saved",
-            on_lost=cast("Literal['fail', 'skip']", on_lost),  # it is checked there
-            lease_s=lease_s,
-            start_timeout_s=start_timeout_s,
-            receipts=receipts,
-            client=cast("Client", client),  # likewise
-            kafka=settings,
-            control_key=control_key,
-        )
-    with subscriber:
-        signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
-        _say_granted(subscriber, as_json=as_json)
-        _print_all(subscriber, most, timeout_s, as_json=as_json)
-        if end:
-            subscriber.unsubscribe(drain=False)
+    with _saying(as_json=as_json) as log:
+        with said_if_long(f"waiting for the sequencer of domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
+            subscriber = Subscriber(
+                topics,
+                id=id,
+                domain=domain,
+                bootstrap_servers=bootstrap_servers,
+                start="new" if new else "saved",
+                on_lost=cast("Literal['fail', 'skip']", on_lost),  # it is checked there
+                lease_s=lease_s,
+                start_timeout_s=start_timeout_s,
+                receipts=receipts,
+                client=cast("Client", client),  # likewise
+                kafka=settings,
+                control_key=control_key,
+            )
+        log.setLevel(logging.INFO)
+        with subscriber:
+            signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+            _say_granted(subscriber, as_json=as_json)
+            _print_all(subscriber, most, timeout_s, as_json=as_json)
+            if end:
+                subscriber.unsubscribe(drain=False)
+
+
+class _Said(logging.Handler):
+    """What the library logs, on stderr; but why it stopped, which is said in the end anyway."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+        self.addFilter(lambda record: record.levelno < logging.ERROR)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        said = json.dumps({"level": record.levelname.lower(), "said": text}) if self._as_json else text
+        print(said, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _saying(*, as_json: bool) -> Iterator[logging.Logger]:
+    """Warnings of the library are said within the block, and more if its logger's level is set so."""
+    log, said = logging.getLogger("totalorder.subscriber"), _Said(as_json=as_json)
+    level = log.level
+    log.addHandler(said)
+    try:
+        yield log
+    finally:
+        log.removeHandler(said)
+        log.setLevel(level)
 
 
 def _say_granted(subscriber: "Subscriber", *, as_json: bool) -> None:
     """On stderr: what was published before is not for a new subscription, and standard output is for events alone."""
-    granted, after = subscriber.granted_g, subscriber.position
+    granted, after = subscriber.granted_g, subscriber.metrics().g
     if as_json:
         said = json.dumps({"subscribed_at_g": granted, "after_g": after})
     else:
@@ -142,7 +174,7 @@ def _line(event: "Event | Lost", *, as_json: bool) -> str:
     from totalorder.subscriber import Lost
 
     if isinstance(event, Lost):
-        return json.dumps({"lost": True, **event._asdict()}, ensure_ascii=False) if as_json else lost_line(event)
+        return lost_json_line(event) if as_json else lost_line(event)
     return json_line(event) if as_json else text_line(event)
 
 
@@ -153,6 +185,17 @@ def lost_line(lost: "Lost") -> str:
     name = "" if lost.topic is None else f"{lost.topic}{'' if lost.n is None else f'#{lost.n}'}  "
     mark = f", {lost.tag}" if lost.tag else ""
     return f"{lost.g:>8}  {name}{place}{more}  (lost{mark})"
+
+
+def lost_json_line(lost: "Lost") -> str:
+    """The like for a program."""
+    told = {name: value for name, value in lost._asdict().items() if name != "origin"}
+    return json.dumps({"lost": True, **told, "position": _position(lost)}, ensure_ascii=False)
+
+
+def _position(event: "Event | Lost") -> str | None:
+    """Where to go on behind it; none with min_subscriptions = 2."""
+    return None if event.origin is None else str(event.position)
 
 
 def text_line(event: "Event") -> str:
@@ -177,6 +220,7 @@ def json_line(event: "Event") -> str:
         "timestamp_ms": event.timestamp_ms,
         "entries": dict(event.entries),
         "tag": event.tag,
+        "position": _position(event),
         **_bytes_field("key", event.key),
         **_bytes_field("value", event.value),
         "headers": [{"name": name, **_bytes_field("value", value)} for name, value in event.headers],

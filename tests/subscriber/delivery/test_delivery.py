@@ -13,7 +13,7 @@ from sources import src
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
 from totalorder.sequencer.control import Renewed
 from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Position, SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.position import Progress, SavedPosition, decode_saved, encode_saved
 from totalorder.subscriber.delivery.effects import (
     Effect,
     Finished,
@@ -394,7 +394,7 @@ def test_a_position_must_hold_what_it_needs() -> None:
         replace(position, clock={})
     with pytest.raises(ValueError, match="stamps partition"):
         replace(position, stamps={})
-    assert isinstance(position, Position)
+    assert isinstance(position, Progress)
     assert Delivery(id="s", nonce="me", domain="d", position=position).topics == AB
 
 

@@ -18,7 +18,7 @@ from totalorder.errors import Error
 from totalorder.sequencer.batch import Row
 from totalorder.sequencer.control import Grant, Retired
 from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Position
+from totalorder.sequencer.position import Progress
 from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.delivery import order, owed, rows
 from totalorder.subscriber.delivery.effects import (
@@ -72,7 +72,7 @@ class World:
         m: int,
         forgotten: bool = False,
         retired: bool = False,
-        position: Position | None = None,
+        position: Progress | None = None,
         cuts: list[int] | None = None,
         **settings: Any,
     ) -> None:
