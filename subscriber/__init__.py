@@ -6,11 +6,13 @@
             subscriber.ack(event)
 
 `Subscriber` is the application's side, `session` the work behind it, `transport` the seam to Kafka; the order itself is
-decided in totalorder.subscriber.delivery. Everything runs in the caller's thread.
+decided in totalorder.subscriber.delivery. Everything runs in the caller's thread; `AsyncSubscriber` is the same for
+asyncio, with a thread of its own as the caller.
 """
 
+from totalorder.subscriber.async_subscriber import AsyncSubscriber
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.subscriber import Subscriber
 
-__all__ = ["Event", "EventBatch", "Lost", "Subscriber"]
+__all__ = ["AsyncSubscriber", "Event", "EventBatch", "Lost", "Subscriber"]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         WireError as WireError,
     )
     from totalorder.subscriber import (
+        AsyncSubscriber as AsyncSubscriber,
         Event as Event,
         EventBatch as EventBatch,
         Lost as Lost,
@@ -51,6 +52,7 @@ _ERRORS = (
     "WireError",
 )
 _HOMES = {
+    "AsyncSubscriber": "totalorder.subscriber",
     "Event": "totalorder.subscriber",
     "EventBatch": "totalorder.subscriber",
     "LocalBroker": "totalorder.broker",
