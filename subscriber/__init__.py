@@ -13,6 +13,7 @@ asyncio, with a thread of its own as the caller.
 from totalorder.subscriber.async_subscriber import AsyncSubscriber
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.handling import Retry
 from totalorder.subscriber.subscriber import Subscriber
 
-__all__ = ["AsyncSubscriber", "Event", "EventBatch", "Lost", "Subscriber"]
+__all__ = ["AsyncSubscriber", "Event", "EventBatch", "Lost", "Retry", "Subscriber"]

@@ -5,7 +5,7 @@ import inspect
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -14,7 +14,9 @@ from totalorder.errors import Error, SubscriptionEnded
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_count, check_timeout
 from totalorder.subscriber.event import Event, Handed, Lost
+from totalorder.subscriber.handling import Plan, Retry
 from totalorder.subscriber.owner import Owner
+from totalorder.subscriber.running import run_async
 from totalorder.subscriber.subscriber import Metrics, Subscriber
 
 P = ParamSpec("P")
@@ -200,6 +202,21 @@ class AsyncSubscriber(Generic[Handed]):
     async def ack(self, event: Event | Lost | EventBatch[Handed]) -> None:
         """As Subscriber.ack."""
         await self._do(lambda: self._started.ack(event))
+
+    async def run(
+        self, handler: Callable[[Handed], Awaitable[object]], *, retry: Retry | None = None, signals: bool = True
+    ) -> None:
+        """As Subscriber.run, with a handler that is awaited; cancelled, it leaves the event at hand unacknowledged."""
+        await run_async(self, handler, Plan(retry=retry), signals=signals)
+
+    async def _rest(self, timeout_s: float) -> None:
+        """As Subscriber._rest."""
+        deadline = self._clock() + timeout_s
+        while not self._stopped and (remaining := deadline - self._clock()) > 0:
+            await self._do(partial(self._started._rest, min(remaining, _SLICE_S)))
+
+    def _leave(self, event: Event | Lost) -> None:
+        self._started._leave(event)
 
     # --- the subscription ---------------------------------------------------------------------------------------------
 

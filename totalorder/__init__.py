@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Error as Error,
         EventsLost as EventsLost,
         Fenced as Fenced,
+        HandlerFailed as HandlerFailed,
         LimitExceeded as LimitExceeded,
         PreflightFailed as PreflightFailed,
         Rejected as Rejected,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         Event as Event,
         EventBatch as EventBatch,
         Lost as Lost,
+        Retry as Retry,
         Subscriber as Subscriber,
     )
 
@@ -42,6 +44,7 @@ _ERRORS = (
     "Error",
     "EventsLost",
     "Fenced",
+    "HandlerFailed",
     "LimitExceeded",
     "PreflightFailed",
     "Rejected",
@@ -57,6 +60,7 @@ _HOMES = {
     "EventBatch": "totalorder.subscriber",
     "LocalBroker": "totalorder.broker",
     "Lost": "totalorder.subscriber",
+    "Retry": "totalorder.subscriber",
     "Subscriber": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 
