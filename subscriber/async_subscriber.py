@@ -204,16 +204,27 @@ class AsyncSubscriber(Generic[Handed]):
         await self._do(lambda: self._started.ack(event))
 
     async def run(
-        self, handler: Callable[[Handed], Awaitable[object]], *, retry: Retry | None = None, signals: bool = True
+        self,
+        handler: Callable[[Handed], Awaitable[object]],
+        *,
+        retry: Retry | None = None,
+        park: str | None = None,
+        signals: bool = True,
     ) -> None:
         """As Subscriber.run, with a handler that is awaited; cancelled, it leaves the event at hand unacknowledged."""
-        await run_async(self, handler, Plan(retry=retry), signals=signals)
+        await run_async(self, handler, Plan(retry=retry, park=park), signals=signals)
 
     async def _rest(self, timeout_s: float) -> None:
         """As Subscriber._rest."""
         deadline = self._clock() + timeout_s
         while not self._stopped and (remaining := deadline - self._clock()) > 0:
             await self._do(partial(self._started._rest, min(remaining, _SLICE_S)))
+
+    async def _open_parking(self, topic: str) -> None:
+        await self._do(lambda: self._started._open_parking(topic))
+
+    async def _park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
+        return await self._do(lambda: self._started._park(event, error, attempts))
 
     def _leave(self, event: Event | Lost) -> None:
         self._started._leave(event)

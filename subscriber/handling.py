@@ -39,22 +39,24 @@ class Plan:
     """What `run` does about failures."""
 
     retry: Retry | None = None
+    park: str | None = None
+    """The dead-letter topic, for events that are not tried again."""
 
     def __post_init__(self) -> None:
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise SettingsError(f"retry is {self.retry!r}", remedy="Give a totalorder.Retry, or leave it out")
 
-    def after(self, event: Event | Lost, error: Exception, attempts: int) -> float:
-        """Seconds to wait before the next attempt, when the one of this number (1, 2, 3 …) has failed.
+    def after(self, event: Event | Lost, error: Exception, attempts: int) -> float | None:
+        """Seconds to wait before the next attempt, when the one of this number (1, 2, 3 …) has failed; None to park it.
 
-        Raises HandlerFailed when there is none.
+        Raises HandlerFailed when neither is to be: a notice of a loss is no event that could be parked.
         """
         wait_s = None if self.retry is None else self.retry.wait_s(attempts)
-        if wait_s is None:
+        if wait_s is None and (self.park is None or isinstance(event, Lost)):
             raise HandlerFailed(
                 f"the handler failed on {place(event)} at attempt {attempts}: {told(error)}",
                 remedy="It is not acknowledged, and comes again to the next Subscriber of this id: mend the handler, "
-                "or let run() try again (retry=)",
+                "or let run() try again (retry=) or put such events aside (park=)",
             ) from error
         return wait_s
 

@@ -22,6 +22,8 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def run(subscriber: "Subscriber[Handed]", handler: Callable[[Handed], object], plan: Plan, *, signals: bool) -> None:
     """See Subscriber.run."""
+    if plan.park is not None:
+        subscriber._open_parking(plan.park)
     with _ended_by_signals(subscriber.stop if signals else None):
         for event in subscriber:
             with _at_hand(subscriber, event) as done:
@@ -40,8 +42,12 @@ def _handled(subscriber: "Subscriber[Handed]", event: Handed, handler: Callable[
             given = handler(event)
         except Exception as error:
             wait_s = _after(event, error, attempts, plan)
+            failed = error
         else:
             _refuse_awaitable(given)
+            return True
+        if wait_s is None:
+            _tell_parked(event, subscriber._park(event, failed, attempts), failed, attempts)
             return True
         subscriber._rest(wait_s)
         if subscriber.stopped:
@@ -52,6 +58,8 @@ async def run_async(
     subscriber: "AsyncSubscriber[Handed]", handler: Callable[[Handed], Awaitable[object]], plan: Plan, *, signals: bool
 ) -> None:
     """See AsyncSubscriber.run."""
+    if plan.park is not None:
+        await subscriber._open_parking(plan.park)
     with _ended_by_signals(subscriber.stop if signals else None):
         async for event in subscriber:
             with _at_hand(subscriber, event) as done:
@@ -73,20 +81,30 @@ async def _handled_async(
                 await given
         except Exception as error:
             wait_s = _after(event, error, attempts, plan)
+            failed = error
         else:
             _require_awaitable(given)
+            return True
+        if wait_s is None:
+            _tell_parked(event, await subscriber._park(event, failed, attempts), failed, attempts)
             return True
         await subscriber._rest(wait_s)
         if subscriber.stopped:
             return False
 
 
-def _after(event: Event | Lost, error: Exception, attempts: int, plan: Plan) -> float:
+def _after(event: Event | Lost, error: Exception, attempts: int, plan: Plan) -> float | None:
+    """See Plan.after."""
     wait_s = plan.after(event, error, attempts)
-    _LOG.warning(
-        "the handler failed on %s at attempt %d: %s; again in %g s", place(event), attempts, told(error), wait_s
-    )
+    if wait_s is not None:
+        _LOG.warning(
+            "the handler failed on %s at attempt %d: %s; again in %g s", place(event), attempts, told(error), wait_s
+        )
     return wait_s
+
+
+def _tell_parked(event: Event | Lost, where: str, error: Exception, attempts: int) -> None:
+    _LOG.warning("parked %s as %s after attempt %d: %s", place(event), where, attempts, told(error))
 
 
 def _refuse_awaitable(given: object) -> None:
