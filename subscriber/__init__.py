@@ -6,16 +6,20 @@
             subscriber.ack(event)
 
 `Subscriber` is the application's side, `session` the work behind it, `transport` the seam to Kafka; the order itself is
-decided in totalorder.subscriber.delivery. Everything runs in the caller's thread.
+decided in totalorder.subscriber.delivery. Everything runs in the caller's thread; `AsyncSubscriber` is the same for
+asyncio, with a thread of its own as the caller.
 """
 
+from totalorder.subscriber.async_subscriber import AsyncSubscriber
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.handling import Retry
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.subscriber import Metrics, Subscriber
 from totalorder.subscriber.watch import Changed, Granted, Hold, Stalled, Wait
 
 __all__ = [
+    "AsyncSubscriber",
     "Changed",
     "Event",
     "EventBatch",
@@ -24,6 +28,7 @@ __all__ = [
     "Lost",
     "Metrics",
     "Position",
+    "Retry",
     "Stalled",
     "Subscriber",
     "Wait",

@@ -47,6 +47,21 @@ class EventBatch(Generic[Handed]):
     def __repr__(self) -> str:
         return f"EventBatch(events={len(self)}, lost={len(self.lost)}, sequence={self.sequence})"
 
+    def split(self, most: int) -> "tuple[EventBatch[Handed], EventBatch[Handed]]":
+        """The first `most` of what is in it, and the rest."""
+        lost, most = self.lost[:most], max(0, most - len(self.lost))
+        head: list[Deliveries] = []
+        tail: list[Deliveries] = []
+        for part in self._parts:
+            taken = min(most, len(part))
+            most -= taken
+            if taken == len(part):
+                head.append(part)
+            else:
+                head += [part.part(0, taken)] if taken else []
+                tail.append(part.part(taken, len(part)))
+        return EventBatch(lost, head, self._origin), EventBatch(self.lost[len(lost) :], tail, self._origin)
+
     @property
     def sequence(self) -> int:
         """The number of its last delivery; 0 when there is nothing in it."""

@@ -125,6 +125,13 @@ class Lost(NamedTuple):
         )
 
 
+def place(event: Event | Lost) -> str:
+    """Where an event lies, for messages."""
+    if isinstance(event, Lost):
+        return f"what is lost of {event.kafka_topic}[{event.partition}]@{event.first_offset}, g {event.g}"
+    return f"{event.topic}#{event.n} ({event.kafka_topic}[{event.partition}]@{event.offset}, g {event.g})"
+
+
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 

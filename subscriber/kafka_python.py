@@ -213,7 +213,7 @@ class KafkaPythonTransport(KafkaTransport):
         partition: Partition,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
+        headers: Sequence[tuple[str, bytes | None]],
         deadline: float,
     ) -> int:
         """See KafkaTransport."""

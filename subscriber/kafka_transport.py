@@ -121,7 +121,7 @@ class KafkaTransport(ABC):
         partition: Partition,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
+        headers: Sequence[tuple[str, bytes | None]],
         deadline: float,
     ) -> int:
         """Writes a record, which is never given up; its offset. KafkaTimeoutError at the deadline."""
@@ -335,7 +335,7 @@ class KafkaTransport(ABC):
         key: bytes | None,
         value: bytes | None,
         *,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
         timeout_s: float | None = None,
     ) -> int:
         """See Transport."""

@@ -318,7 +318,7 @@ class LibrdkafkaTransport(KafkaTransport):
         partition: Partition,
         key: bytes | None,
         value: bytes | None,
-        headers: Sequence[tuple[str, bytes]],
+        headers: Sequence[tuple[str, bytes | None]],
         deadline: float,
     ) -> int:
         """See KafkaTransport."""

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from totalorder.errors import Error, Fenced, SubscriptionEnded
+from totalorder.errors import Error, Fenced, HandlerFailed, SubscriptionEnded
 from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
-from totalorder.subscriber.event import Event, Handed, Lost, position_of
+from totalorder.subscriber.event import Event, Handed, Lost, place, position_of
+from totalorder.subscriber.handling import Plan, Retry
+from totalorder.subscriber.parked import Parking
 from totalorder.subscriber.position import Position
+from totalorder.subscriber.running import run
 from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.session import Session, SessionSettings
 from totalorder.subscriber.transport import Transport
@@ -201,6 +204,7 @@ class Subscriber(Generic[Handed]):
         }
         self._stopped = self._closed = False
         self._domain, self._transport = domain, transport
+        self._parking = Parking(transport, domain=domain, id=id, wall_clock=wall_clock)
         self._looked_at: set[str] = set()
         try:
             self._session.start(names)
@@ -290,6 +294,55 @@ class Subscriber(Generic[Handed]):
             raise ValueError(f"{event} was not delivered by this subscriber")
         with self._guard:
             self._session.acknowledge(event.sequence)
+
+    def run(
+        self,
+        handler: Callable[[Handed], object],
+        *,
+        retry: Retry | None = None,
+        park: str | None = None,
+        signals: bool = True,
+    ) -> None:
+        """Gives each event to `handler`, and acknowledges it when that returns; until `stop`, or the subscription ends.
+
+        In the main thread SIGTERM and SIGINT end it after the event at hand; a second one does what it did before.
+        `signals=False` leaves them alone. A handler that fails, with any Exception, is given the same event again as
+        `retry` says; nothing else is delivered meanwhile, and the lease is renewed. Attempts are counted within the
+        process. When they are used up, or without `retry`, that raises HandlerFailed; or, where `park` names a Kafka
+        topic, the event is written there, with its place, the error and all that it has, and then acknowledged:
+        `totalorder parked` shows what lies there, and brings it back.
+
+        Whatever ends `run` with an event that is not acknowledged (an error, or `stop` between two attempts) ends the
+        use of this Subscriber, but for `close`: the next one of the id begins with that event.
+        """
+        run(self, handler, Plan(retry=retry, park=park), signals=signals)
+
+    def _rest(self, timeout_s: float) -> None:
+        """Hands nothing out for so long, or until `stop`; what `poll` does besides goes on."""
+        self._check()
+        deadline = self._clock() + timeout_s
+        with self._guard:
+            while not self._stopped and (remaining := deadline - self._clock()) > 0:
+                self._session.pump(min(remaining, _ITERATE_S))
+
+    def _open_parking(self, topic: str) -> None:
+        self._check()
+        with self._guard:
+            self._parking.open(topic, self.topics)
+
+    def _park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
+        """Returns where, when it is durable there."""
+        self._check()
+        with self._guard:
+            return self._parking.park(event, error, attempts)
+
+    def _leave(self, event: Event | Lost) -> None:
+        """Nothing more is delivered: to acknowledge what comes behind this event would acknowledge it too."""
+        if self._guard.failure is None:
+            self._guard.failure = HandlerFailed(
+                f"run() has ended with {place(event)} at hand, which is not acknowledged",
+                remedy="Make a new Subscriber of this id: it begins with that event",
+            )
 
     # --- the subscription ---------------------------------------------------------------------------------------------
 

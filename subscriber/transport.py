@@ -116,7 +116,7 @@ class Transport(Protocol):
         key: bytes | None,
         value: bytes | None,
         *,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
         timeout_s: float | None = None,
     ) -> int:
         """Writes a record; it is durable when this returns its offset.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Error as Error,
         EventsLost as EventsLost,
         Fenced as Fenced,
+        HandlerFailed as HandlerFailed,
         LimitExceeded as LimitExceeded,
         PreflightFailed as PreflightFailed,
         Rejected as Rejected,
@@ -26,10 +27,12 @@ if TYPE_CHECKING:
         WireError as WireError,
     )
     from totalorder.subscriber import (
+        AsyncSubscriber as AsyncSubscriber,
         Event as Event,
         EventBatch as EventBatch,
         Lost as Lost,
         Position as Position,
+        Retry as Retry,
         Subscriber as Subscriber,
     )
 
@@ -42,6 +45,7 @@ _ERRORS = (
     "Error",
     "EventsLost",
     "Fenced",
+    "HandlerFailed",
     "LimitExceeded",
     "PreflightFailed",
     "Rejected",
@@ -52,11 +56,13 @@ _ERRORS = (
     "WireError",
 )
 _HOMES = {
+    "AsyncSubscriber": "totalorder.subscriber",
     "Event": "totalorder.subscriber",
     "EventBatch": "totalorder.subscriber",
     "LocalBroker": "totalorder.broker",
     "Lost": "totalorder.subscriber",
     "Position": "totalorder.subscriber",
+    "Retry": "totalorder.subscriber",
     "Subscriber": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 

@@ -85,5 +85,9 @@ class EventsLost(Error):
         self.gone = dict(gone or {})
 
 
+class HandlerFailed(Error):
+    """The handler that was given to `run` failed on an event, which is not acknowledged; the cause has the reason."""
+
+
 class LimitExceeded(Error):
     """Something is larger, or there are more of it, than totalorder is willing to carry."""

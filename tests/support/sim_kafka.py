@@ -249,7 +249,7 @@ class SimTransport:
         key: bytes | None,
         value: bytes | None,
         *,
-        headers: Sequence[tuple[str, bytes]] = (),
+        headers: Sequence[tuple[str, bytes | None]] = (),
         timeout_s: float | None = None,
     ) -> int:
         assert not self.closed

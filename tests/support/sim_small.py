@@ -7,7 +7,7 @@ from typing import Any
 from sim_kafka import SimKafka, SimTransport
 from sim_sequencer import Domain, SimSequencer
 
-from totalorder.subscriber import Event, Subscriber
+from totalorder.subscriber import AsyncSubscriber, Event, Subscriber
 from totalorder.subscriber.transport import Partition
 
 
@@ -46,15 +46,25 @@ class World:
         transport: SimTransport | None = None,
         **settings: object,
     ) -> Subscriber[Any]:
-        return Subscriber(
-            list(topics),
-            id=id,
-            domain="d",
-            transport=transport or self.transport(),
-            clock=lambda: self.now,
-            wall_clock=lambda: 1_000 + self.now,
-            **settings,  # type: ignore[arg-type]
-        )
+        return Subscriber(list(topics), **self.settings(id, transport), **settings)  # type: ignore[arg-type]
+
+    def async_subscriber(
+        self,
+        topics: Iterable[str],
+        id: str = "s",  # noqa: A002
+        transport: SimTransport | None = None,
+        **settings: object,
+    ) -> AsyncSubscriber[Any]:
+        return AsyncSubscriber(list(topics), **self.settings(id, transport), **settings)  # type: ignore[arg-type]
+
+    def settings(self, id: str, transport: SimTransport | None) -> dict[str, Any]:  # noqa: A002
+        return {
+            "id": id,
+            "domain": "d",
+            "transport": transport or self.transport(),
+            "clock": lambda: self.now,
+            "wall_clock": lambda: 1_000 + self.now,
+        }
 
 
 def await_ready(subscriber: Subscriber, count: int) -> None:

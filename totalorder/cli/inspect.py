@@ -19,6 +19,7 @@ from totalorder.cli.options import (
     Kafka,
     kafka_settings,
 )
+from totalorder.cli.reading import records_of
 from totalorder.errors import Error, SettingsError
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from totalorder.sequencer.stamps import Source, StampedBatch
     from totalorder.subscriber.transport import Partition, Record, Transport
 
-_POLL_S = 0.5
-_SILENT_POLLS = 20
 _ENTRIES_SHOWN = 12
 
 
@@ -79,10 +78,10 @@ def run(
         console = Console(soft_wrap=True, highlight=False)
         if grants:
             (at,) = _partitions(transport, names.grants, 0)
-            _show_answers(console, _records(transport, at, from_offset), most, as_json=as_json)
+            _show_answers(console, records_of(transport, at, from_offset), most, as_json=as_json)
         else:
             read = [
-                _batches(_records(transport, at, from_offset), domain, at.number)
+                _batches(records_of(transport, at, from_offset), domain, at.number)
                 for at in _partitions(transport, names.stamps, partition)
             ]
             _show_batches(console, read, most, as_json=as_json)
@@ -101,29 +100,6 @@ def _partitions(transport: "Transport", topic: str, chosen: int | None) -> list[
     if chosen >= count:
         raise SettingsError(f"{topic} has no partition {chosen}", remedy=f"Give one of 0 to {count - 1}.")
     return [Partition(topic, chosen)]
-
-
-def _records(transport: "Transport", at: "Partition", from_offset: int | None) -> Iterator["Record"]:
-    """Every record from the offset to the present end.
-
-    The partition is read only while one poll lasts: several of these take turns on one transport.
-    """
-    first, end = transport.beginning_offsets([at])[at], transport.end_offsets([at])[at]
-    position = first if from_offset is None else from_offset
-    if not first <= position <= end:
-        raise SettingsError(
-            f"{at.topic}[{at.number}] has no offset {position}", remedy=f"Give one of {first} to {end}."
-        )
-    silent = 0
-    while position < end:
-        transport.read(at, position)
-        found = [record for record in transport.poll(_POLL_S) if record.offset < end]
-        position = transport.position(at)
-        transport.stop(at)
-        silent = 0 if found else silent + 1
-        if silent > _SILENT_POLLS:
-            raise Error(f"{at.topic}[{at.number}] gave no record before its end, {end}", remedy="Is the broker well?")
-        yield from found
 
 
 # --- stamps -----------------------------------------------------------------------------------------------------------

@@ -201,8 +201,8 @@ def _position(event: "Event | Lost") -> str | None:
 def text_line(event: "Event") -> str:
     """One event for a person: its place in the order, its topic and number there, where it lies, key and value."""
     place = f"{event.kafka_topic}[{event.partition}]@{event.offset}"
-    key = "" if event.key is None else f"{_printable(event.key)}: "
-    value = "(null)" if event.value is None else _printable(event.value)
+    key = "" if event.key is None else f"{printable(event.key)}: "
+    value = "(null)" if event.value is None else printable(event.value)
     mark = f" ({event.tag})" if event.tag else ""
     return f"{event.g:>8}  {event.topic}#{event.n}  {place}  {key}{value}{mark}"
 
@@ -221,14 +221,15 @@ def json_line(event: "Event") -> str:
         "entries": dict(event.entries),
         "tag": event.tag,
         "position": _position(event),
-        **_bytes_field("key", event.key),
-        **_bytes_field("value", event.value),
-        "headers": [{"name": name, **_bytes_field("value", value)} for name, value in event.headers],
+        **bytes_field("key", event.key),
+        **bytes_field("value", event.value),
+        "headers": [{"name": name, **bytes_field("value", value)} for name, value in event.headers],
     }
     return json.dumps(record, ensure_ascii=False)
 
 
-def _bytes_field(name: str, value: bytes | None) -> dict[str, str | None]:
+def bytes_field(name: str, value: bytes | None) -> dict[str, str | None]:
+    """Bytes for a program: text where they are UTF-8."""
     if value is None:
         return {name: None}
     try:
@@ -237,7 +238,7 @@ def _bytes_field(name: str, value: bytes | None) -> dict[str, str | None]:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _printable(value: bytes) -> str:
+def printable(value: bytes) -> str:
     """On one line, and without control characters, which could write to the terminal."""
     text = value.decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

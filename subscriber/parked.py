@@ -1,0 +1,142 @@
+"""Parked events: what is written to a dead-letter topic in the place of an event that its handler cannot take.
+
+The record's key names event and subscriber, so that parking again what was parked before a crash replaces it, also for
+compaction; a record without a value takes back what stands under its key. docs/formats.md has every byte.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from totalorder.errors import BrokerUnavailable, Error, SettingsError
+from totalorder.sequencer.budget import parse_json
+from totalorder.sequencer.names import DomainTopics, stamps_partition
+from totalorder.sequencer.values import number, text
+from totalorder.subscriber.event import Event, Lost, place
+from totalorder.subscriber.handling import told
+from totalorder.subscriber.transport import Partition, Record, Transport
+
+VERSION = 1
+HEADER, KEY_HEADER = "totalorder.parked", "totalorder.key"
+_MOST_BYTES = 1 << 16
+"""Of the header: names have 255 characters, an error's text 1,000."""
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What the header says. `id` is the subscriber's; the position is that of Event; times are ms since 1970."""
+
+    domain: str
+    id: str
+    g: int
+    n: int
+    topic: str
+    kafka_topic: str
+    topic_id: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    attempts: int
+    error: str
+    parked_ms: int
+
+    @property
+    def key(self) -> bytes:
+        """Of the record, and of the one that takes it back."""
+        return "/".join((self.id, self.kafka_topic, self.topic_id, str(self.partition), str(self.offset))).encode()
+
+
+_TEXTS = ("domain", "id", "topic", "kafka_topic", "topic_id", "error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parked:
+    """A parked event: key, value and headers are the event's own."""
+
+    about: About
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    def written(self) -> tuple[bytes, Headers]:
+        """Value and headers of its record. A null value is written as an empty one, since a null takes back."""
+        head = {"v": VERSION, **asdict(self.about), "null": self.value is None}
+        packed = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        return self.value or b"", (*self.headers, (KEY_HEADER, self.key), (HEADER, packed))
+
+    @classmethod
+    def read(cls, record: Record) -> "Parked":
+        """Of a record that has a value; ValueError, with the reason, for one that is none of ours."""
+        if len(record.headers) < 2 or [name for name, _ in record.headers[-2:]] != [KEY_HEADER, HEADER]:
+            raise ValueError(f"its last headers are not {KEY_HEADER} and {HEADER}")
+        head = parse_json(record.headers[-1][1] or b"", _MOST_BYTES)
+        if not isinstance(head, dict) or head.get("v") != VERSION:
+            raise ValueError(f"its header {HEADER} is not of version {VERSION}")
+        about = _about(head)
+        if record.key != about.key:
+            raise ValueError("its key is another event's")
+        if type(head.get("null")) is not bool or (head["null"] and record.value):
+            raise ValueError(f"its header {HEADER} does not fit its value")
+        value = None if head["null"] else record.value
+        return cls(about=about, key=record.headers[-2][1], value=value, headers=record.headers[:-2])
+
+
+def _about(head: dict[str, Any]) -> About:
+    try:
+        values = {name: text(head[name]) for name in _TEXTS}
+        numbers = {name: number(head[name]) for name in About.__dataclass_fields__ if name not in _TEXTS}
+    except KeyError as error:
+        raise ValueError(f"its header {HEADER} says nothing of {error}") from None
+    return About(**values, **numbers)  # type: ignore[arg-type]
+
+
+class Parking:
+    """Writes the events of one subscriber that are parked, all to one partition, so that they stay in order."""
+
+    def __init__(self, transport: Transport, *, domain: str, id: str, wall_clock: Callable[[], float]) -> None:  # noqa: A002
+        self._transport, self._domain, self._id, self._wall_clock = transport, domain, id, wall_clock
+        self._at: Partition | None = None
+
+    def open(self, topic: str, subscribed: tuple[str, ...]) -> None:
+        """The topic to park on from now on; SettingsError for one that cannot be it."""
+        if not isinstance(topic, str) or not topic:
+            raise SettingsError(f"park is {topic!r}", remedy="Give the name of a Kafka topic")
+        if topic in subscribed or topic in DomainTopics(domain=self._domain).own():
+            raise SettingsError(
+                f"park is {topic!r}, which the subscriber reads, or the domain writes", remedy="Give a topic of its own"
+            )
+        count = self._transport.partitions(topic)
+        if not count:
+            raise SettingsError(
+                f"there is no Kafka topic {topic!r} to park on", remedy=f"totalorder parked create {topic}"
+            )
+        self._at = Partition(topic, stamps_partition(self._id, count))
+
+    def park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
+        """Returns the place when it is durable there."""
+        assert self._at is not None, "it is opened before"
+        assert isinstance(event, Event), "a notice of a loss is not parked"
+        names = ("g", "n", "topic", "kafka_topic", "topic_id", "partition", "offset", "timestamp_ms")
+        about = About(
+            domain=self._domain,
+            id=self._id,
+            attempts=attempts,
+            error=told(error),
+            parked_ms=int(self._wall_clock() * 1000),
+            **{name: getattr(event, name) for name in names},
+        )
+        parked = Parked(about=about, key=event.key, value=event.value, headers=event.headers)
+        value, headers = parked.written()
+        try:
+            offset = self._transport.send(self._at, about.key, value, headers=headers)
+        except BrokerUnavailable:
+            raise
+        except Error as refused:
+            raise Error(
+                f"{place(event)} could not be parked on {self._at.topic}: {refused.what}",
+                remedy="It is not acknowledged. A parked record is up to some kB larger than its event: raise the "
+                "topic's max.message.bytes",
+            ) from refused
+        return f"{self._at.topic}[{self._at.number}]@{offset}"

@@ -1,0 +1,221 @@
+"""`totalorder parked`: what subscribers have put aside, brought back or dropped."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from totalorder.cli.options import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, Json, Kafka, kafka_settings
+from totalorder.errors import Error, SettingsError
+
+if TYPE_CHECKING:
+    from totalorder.subscriber.parked import Parked
+    from totalorder.subscriber.transport import Partition, Record, Transport
+
+Topic = Annotated[str, typer.Argument(help="The Kafka topic that run() was given as `park`.")]
+Places = Annotated[
+    list[str] | None, typer.Argument(metavar="[PARTITION@OFFSET]…", help="Which ones, as `list` names them.")
+]
+Everything = Annotated[bool, typer.Option("--all", help="All that lie there.")]
+_Found = dict[str, tuple["Partition", "Parked"]]
+"""By place: the partition, and what is parked there."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands."""
+    group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+    group.command("create", help="Create a topic to park on: compacted, so that nothing that lies there expires.")(
+        create
+    )
+    group.command("list", help="Show the events that are parked there.")(list_)
+    group.command(
+        "replay",
+        help="Publish parked events to their topics again, each as a NEW event, behind all that is there: every "
+        "subscriber of the topic gets it once more, at its new place in the order, not where it was. Then they are "
+        "parked no longer.",
+    )(replay)
+    group.command("drop", help="Give parked events up: they are parked no longer.")(drop)
+    app.add_typer(group, name="parked", help="Events that a handler could not take: list, replay, drop.")
+
+
+def create(
+    topic: Annotated[str, typer.Argument(help="The Kafka topic.")],
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    kafka: Kafka = None,
+) -> None:
+    """One partition, kept for ever."""
+    settings = kafka_settings(kafka)
+
+    from totalorder import kafka_clients
+
+    with kafka_clients.kafka_errors(bootstrap_servers), kafka_clients.admin(bootstrap_servers, settings) as admin:
+        if topic in admin.list_topics():
+            raise Error(f"The topic {topic} is there already", remedy="Its cleanup.policy should be compact.")
+        admin.create_topics({topic: {"num_partitions": 1, "configs": {"cleanup.policy": "compact"}}})
+        admin.wait_for_topics([topic])
+    print(f"Created {topic}.")
+
+
+def list_(
+    topic: Topic,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    kafka: Kafka = None,
+    as_json: Json = False,
+) -> None:
+    """Reads to the present end and changes nothing."""
+    with _transport(bootstrap_servers, kafka) as transport:
+        for where, (_, parked) in _parked(transport, topic).items():
+            print(_json_line(where, parked) if as_json else _text_line(where, parked))
+
+
+def replay(
+    topic: Topic,
+    places: Places = None,
+    everything: Everything = False,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="TOPIC", help="To this Kafka topic, that fewer subscribe to, instead of their own."
+        ),
+    ] = None,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    kafka: Kafka = None,
+) -> None:
+    """Each is taken back when it is durable; a crash between the two leaves it parked, and published."""
+    with _transport(bootstrap_servers, kafka) as transport:
+        for where, at, parked in _chosen(transport, topic, places, everything=everything):
+            target = _target(transport, parked, to)
+            offset = transport.send(target, parked.key, parked.value, headers=parked.headers)
+            transport.send(at, parked.about.key, None)
+            print(f"{where}: {_event(parked)} is {target.topic}[{target.number}]@{offset}, a new event", flush=True)
+
+
+def drop(
+    topic: Topic,
+    places: Places = None,
+    everything: Everything = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
+    kafka: Kafka = None,
+) -> None:
+    """A record without a value takes each back."""
+    with _transport(bootstrap_servers, kafka) as transport:
+        for where, at, parked in _chosen(transport, topic, places, everything=everything):
+            transport.send(at, parked.about.key, None)
+            print(f"{where}: {_event(parked)} is dropped", flush=True)
+
+
+@contextmanager
+def _transport(bootstrap_servers: str, kafka: list[str] | None) -> "Iterator[Transport]":
+    settings = kafka_settings(kafka)
+
+    from totalorder.subscriber.kafka_python import KafkaPythonTransport
+
+    transport = KafkaPythonTransport(bootstrap_servers, settings)
+    try:
+        yield transport
+    finally:
+        transport.close()
+
+
+def _chosen(
+    transport: "Transport", topic: str, places: Sequence[str] | None, *, everything: bool
+) -> "list[tuple[str, Partition, Parked]]":
+    if bool(places) == everything:
+        raise SettingsError("which ones is not said, or twice", remedy="Give places as `list` names them, or --all")
+    found = _parked(transport, topic)
+    absent = [where for where in places or () if where not in found]
+    if absent:
+        raise Error(
+            f"nothing is parked at {', '.join(absent)} of {topic}", remedy="`totalorder parked list` shows what is"
+        )
+    return [(where, *found[where]) for where in dict.fromkeys(places or found)]
+
+
+def _parked(transport: "Transport", topic: str) -> _Found:
+    """What lies there, in its order. A later record of the same key stands in the place of an earlier one."""
+    from totalorder.cli.reading import records_of
+    from totalorder.subscriber.transport import Partition
+
+    count = transport.partitions(topic)
+    if not count:
+        raise Error(f"There is no topic {topic}", remedy="Give the one that run() was given as `park`.")
+    found: _Found = {}
+    for at in (Partition(topic, number) for number in range(count)):
+        newest: dict[bytes | None, str] = {}
+        for record in records_of(transport, at, None):
+            parked = _read(record)
+            if parked is not None or record.value is None:
+                found.pop(newest.pop(record.key, ""), None)
+            if parked is not None:
+                newest[record.key] = where = f"{at.number}@{record.offset}"
+                found[where] = (at, parked)
+    return found
+
+
+def _read(record: "Record") -> "Parked | None":
+    """None for what takes another one back, and for what is none of ours, which is told on stderr."""
+    from totalorder.subscriber.parked import Parked
+
+    if record.value is None:
+        return None
+    try:
+        return Parked.read(record)
+    except ValueError as error:
+        place = f"{record.topic}[{record.partition}]@{record.offset}"
+        print(f"passed over {place}, which run() has not parked: {_shown(str(error))}", file=sys.stderr)
+        return None
+
+
+def _target(transport: "Transport", parked: "Parked", to: str | None) -> "Partition":
+    """Where an event is published again: its own partition, so that its key stays where it was."""
+    from totalorder.sequencer.names import DomainTopics
+    from totalorder.subscriber.transport import Partition
+
+    about = parked.about
+    topic = about.kafka_topic if to is None else to
+    own = {name.removeprefix("d") for name in DomainTopics(domain="d").own()}
+    if topic.endswith(tuple(own)):  # else who may write to this topic could have the operator write there
+        raise Error(
+            f"{_event(parked)} says it is of {_shown(topic)}, which belongs to a domain", remedy="Give --to, or drop"
+        )
+    count = transport.partitions(topic)
+    if not count:
+        raise Error(f"{_event(parked)} stays parked: there is no topic {_shown(topic)}", remedy="Give --to, or drop it")
+    return Partition(topic, about.partition % count)
+
+
+def _event(parked: "Parked") -> str:
+    about = parked.about
+    return _shown(f"{about.topic}#{about.n} ({about.kafka_topic}[{about.partition}]@{about.offset}, g {about.g})")
+
+
+def _text_line(where: str, parked: "Parked") -> str:
+    from datetime import UTC, datetime
+
+    about = parked.about
+    try:
+        when = datetime.fromtimestamp(about.parked_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        when = f"{about.parked_ms} ms"
+    return (
+        f"{where:>8}  {_event(parked)}  by {_shown(about.id)} {when}, attempt {about.attempts}: {_shown(about.error)}"
+    )
+
+
+def _json_line(where: str, parked: "Parked") -> str:
+    from totalorder.cli.subscribe import bytes_field
+
+    headers = [{"name": name, **bytes_field("value", value)} for name, value in parked.headers]
+    own = {**bytes_field("key", parked.key), **bytes_field("value", parked.value), "headers": headers}
+    return json.dumps({"at": where, **asdict(parked.about), **own}, ensure_ascii=False)
+
+
+def _shown(text: str) -> str:
+    """Text of others, which could write to the terminal."""
+    from totalorder.cli.subscribe import printable
+
+    return printable(text.encode("utf-8", "backslashreplace"))
