@@ -111,9 +111,11 @@ def _is_there(lost: SimSequencer, mark: SnapshotMark | None) -> bool:
     """Whether nothing is gone of stamps and cuts since a snapshot, or since the domain began."""
     begins = mark.stamps_begins if mark is not None else (0,) * lost.domain.stamps_partitions
     stamps = all(lost.kafka.begin(Partition(lost.names.stamps, at)) <= begin for at, begin in enumerate(begins))
-    cuts = lost.kafka.logs.get(Partition(lost.names.cuts, 0), [])
-    first = int(_headers(cuts[0])["cut"]) if cuts else 1
-    return stamps and first <= (mark.cut if mark is not None else 1)
+    at = Partition(lost.names.cuts, 0)
+    if mark is None:
+        return stamps and not lost.kafka.begin(at)
+    first = min((int(_headers(record)["cut"]) for record in lost.kafka.logs.get(at, [])), default=0)
+    return stamps and first <= mark.cut
 
 
 def _behind(lost: SimSequencer, shards: int, mark: SnapshotMark) -> _Past:
