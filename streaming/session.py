@@ -3,12 +3,11 @@
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from totalorder.config import Settings
 from totalorder.errors import EnvironmentProblem, Error
+from totalorder.interrupts import interrupts_kept, own_interrupt
 from totalorder.jars import jar_paths
 from totalorder.java import find_java
 from totalorder.streaming import installation
@@ -84,32 +84,6 @@ def start_session(
     return _joined(settings) if is_submitted() else _launched(settings, inherited_fd, stopping or threading.Event())
 
 
-@contextlib.contextmanager
-def _own_interrupt() -> Iterator[None]:
-    """Keeps this process's way with Ctrl-C: a context of pyspark's puts its own in the place, which ends a start."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, handler)
-
-
-@contextlib.contextmanager
-def _interrupts_kept() -> Iterator[Callable[[], None]]:
-    """Within, SIGINT waits until `obey` is called behind it: amid pyspark's start of Java it would leave Java there."""
-    kept: list[int] = []
-
-    def obey() -> None:
-        if kept:
-            signal.raise_signal(signal.SIGINT)
-
-    with _own_interrupt():
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, lambda number, _: kept.append(number))
-        yield obey
-
-
 def prepare(master: str) -> None:
     """Makes the environment fit for a session, or says what in it cannot be: before anything is made that a session
     is for. Raises EnvironmentProblem.
@@ -129,7 +103,7 @@ def _joined(settings: Settings) -> SparkSession:
         _stay_within(conf)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _quieten(conf, gateway.jvm)
-    with _own_interrupt():
+    with own_interrupt():  # a context of pyspark's puts its own in the place, which ends a start
         _hush_accumulators(SparkContext.getOrCreate(conf))
     return SparkSession.builder.config(conf=conf).getOrCreate()
 
@@ -139,11 +113,11 @@ def _launched(settings: Settings, inherited_fd: int | None, stopping: threading.
     prepare(settings.master)
     os.environ["JAVA_HOME"] = str(find_java().path)
     conf, said = _conf(settings), deque[str](maxlen=_LAST_LINES)
-    with _interrupts_kept() as obey:
+    with interrupts_kept() as obey:  # amid pyspark's start of Java an exception would leave Java there
         gateway = _launch(conf, inherited_fd, said)
     try:
         obey()
-        with _own_interrupt(), _broken_off(gateway.proc, stopping):
+        with own_interrupt(), _broken_off(gateway.proc, stopping):
             context = SparkContext(conf=conf, gateway=gateway)
             _hush_accumulators(context)
             spark = SparkSession(context)

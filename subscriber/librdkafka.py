@@ -45,7 +45,7 @@ from totalorder.subscriber.kafka_transport import (
     slice_s,
 )
 from totalorder.subscriber.librdkafka_errors import Heard, translated
-from totalorder.subscriber.librdkafka_reader import Doubts, LibrdkafkaReader
+from totalorder.subscriber.librdkafka_reader import Doubts, Failed, LibrdkafkaReader
 from totalorder.subscriber.transport import Partition, Record
 
 _DEFAULTS = {
@@ -152,7 +152,11 @@ class LibrdkafkaTransport(KafkaTransport):
         return asked
 
     def _ends(self, partitions: Collection[Place], *, begin: bool) -> dict[Place, int]:
-        """See KafkaTransport. librdkafka 2.16 never looks for other leaders here than those that it knew first."""
+        """See KafkaTransport."""
+        return {at: int(answer.offset) for at, answer in self._answered_ends(partitions, begin=begin).items()}
+
+    def _answered_ends(self, partitions: Collection[Place], *, begin: bool) -> dict[Place, Any]:
+        """With leaders' epochs. librdkafka 2.16 never looks for other leaders here than those that it knew first."""
         try:
             return self._ends_by_known_leaders(partitions, begin=begin)
         except _OTHER_LEADER:
@@ -163,7 +167,7 @@ class LibrdkafkaTransport(KafkaTransport):
                     raise translated(error.args[0]) from error
             return self._ends_by_known_leaders(partitions, begin=begin)
 
-    def _ends_by_known_leaders(self, partitions: Collection[Place], *, begin: bool) -> dict[Place, int]:
+    def _ends_by_known_leaders(self, partitions: Collection[Place], *, begin: bool) -> dict[Place, Any]:
         spec: Any = OffsetSpec
         which = spec.earliest() if begin else spec.latest()
         answers = self._admin.list_offsets(
@@ -171,7 +175,7 @@ class LibrdkafkaTransport(KafkaTransport):
             isolation_level=IsolationLevel.READ_COMMITTED,
             request_timeout=ANSWER_S,
         )
-        return {Place(at.topic, at.partition): int(_result(answer).offset) for at, answer in answers.items()}
+        return {Place(at.topic, at.partition): _result(answer) for at, answer in answers.items()}
 
     def _check_answers(self) -> None:
         """See KafkaTransport."""
@@ -213,21 +217,37 @@ class LibrdkafkaTransport(KafkaTransport):
         for reader in (self._first, self._others):
             if (found := reader.failed()) is None:
                 continue
-            at, offset, error = found
-            if not is_outage(error) and self._identify(self._by_id.names) and at in reader.next:
-                self._check_failed(at, offset, error)
-            reader.again(at)
+            if not is_outage(found.error) and self._identify(self._by_id.names) and found.at in reader.next:
+                self._check_failed(found)
+            reader.again(found.at)
             self._try_again_at = time.monotonic() + _ASK_AGAIN_S
 
-    def _check_failed(self, at: Place, offset: int, error: KafkaError) -> None:
+    def _check_failed(self, failed: Failed) -> None:
+        error: KafkaError = failed.error
         if isinstance(error, _ABSENT):
             self._bearing(self._check_topics)
             return
+        if self._bearing(lambda: self._is_there(failed)):
+            return
         if isinstance(error, OffsetOutOfRangeError):
-            error = OffsetOutOfRangeError({at: offset})
-        explained = self._explained(error, {at: offset})
+            error = OffsetOutOfRangeError({failed.at: failed.offset})
+        explained = self._explained(error, {failed.at: failed.offset})
         if explained is not None:
             raise explained from error
+
+    def _is_there(self, failed: Failed) -> bool:
+        """Whether the log has the offset that was missed, and was never without: librdkafka tells it also to those who
+        read the partition anew meanwhile, and a log that was cut short and has grown again must not pass for that.
+        """
+        if failed.missed is None:
+            return False
+        self._check_topics()
+        end = self._answered_ends([failed.at], begin=False)[failed.at]
+        if not self._ends([failed.at], begin=True)[failed.at] <= failed.missed <= int(end.offset):
+            return False
+        if failed.leader_epoch is None:
+            return failed.missed != failed.first
+        return bool(failed.leader_epoch == end.leader_epoch)  # a leader never cuts what it has written itself
 
     # --- topics' ids --------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from kafka.errors import (
     for_code,
 )
 
-END_OF_PARTITION = int(Told._PARTITION_EOF)
+END_OF_PARTITION, OFFSET_MISSING = int(Told._PARTITION_EOF), int(Told._AUTO_OFFSET_RESET)
 _LEAST_OF_BROKERS = -1
 """What is less is librdkafka's own."""
 _OWN: dict[int, type[KafkaError]] = {

@@ -7,14 +7,14 @@ fetched, and fetches it again. Where too much is kept of a partition it is not f
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import TopicPartition
-from kafka.errors import CorruptRecordError, KafkaError, OffsetOutOfRangeError
+from kafka.errors import CorruptRecordError, KafkaError
 
 from totalorder.librdkafka_consumer import headers_of
 from totalorder.subscriber.kafka_identities import Place
-from totalorder.subscriber.librdkafka_errors import END_OF_PARTITION, translated
+from totalorder.subscriber.librdkafka_errors import END_OF_PARTITION, OFFSET_MISSING, translated
 from totalorder.subscriber.transport import Record
 
 KEPT_RECORDS, KEPT_BYTES = 10_000, 4 << 20
@@ -28,11 +28,14 @@ class _Flow:
     `confirmed` is of the topic that was to be read.
     """
 
-    __slots__ = ("confirmed", "failure", "fetched", "is_asked", "is_paused", "kept", "kept_bytes", "topic_id")
+    __slots__ = (
+        *("confirmed", "failure", "fetched", "first", "is_asked", "is_paused", "kept", "kept_bytes"),
+        *("leader_epoch", "missed", "topic_id"),
+    )
 
     def __init__(self, topic_id: str, offset: int) -> None:
         self.topic_id = topic_id
-        self.fetched = offset
+        self.first = self.fetched = offset
         self.confirmed = offset if topic_id else _ALL
         self.kept: deque[Record] = deque()
         self.kept_bytes = 0
@@ -41,6 +44,10 @@ class _Flow:
         """Whether librdkafka is told to fetch it, or will be."""
         self.failure: KafkaError | None = None
         """Why nothing comes behind what is kept."""
+        self.missed: int | None = None
+        """The offset that is not there, if that is why."""
+        self.leader_epoch: int | None = None
+        """Of the last record that came."""
 
     @property
     def next(self) -> int:
@@ -64,6 +71,21 @@ class _Flow:
             taken.append(kept.popleft())
             self.kept_bytes -= _size(taken[-1])
         return taken
+
+
+class Failed(NamedTuple):
+    """A partition of which nothing more comes, and whose kept records are returned.
+
+    `offset` was to be read; `missed` is the one that is not there, if that is why. `leader_epoch`: of the last record
+    that came since reading began at `first`; None when none did.
+    """
+
+    at: Place
+    offset: int
+    error: KafkaError
+    missed: int | None
+    first: int
+    leader_epoch: int | None
 
 
 class LibrdkafkaReader:
@@ -165,9 +187,7 @@ class LibrdkafkaReader:
             self._keep(at, flow, message)
             came[at] = flow
         elif error.code() != END_OF_PARTITION:
-            # That an offset is not there is told once more, also of one where reading went on behind it meanwhile.
-            if not (isinstance(translated(error), OffsetOutOfRangeError) and 0 <= offset < flow.fetched):
-                self._fail([at], error)
+            self._fail([at], error, offset if error.code() == OFFSET_MISSING else None)
         elif offset > flow.fetched:
             flow.fetched = offset
             came[at] = flow
@@ -191,29 +211,35 @@ class LibrdkafkaReader:
             flow.topic_id,
         )
         flow.fetched = record.offset + 1
+        flow.leader_epoch = message.leader_epoch()
         flow.kept_bytes += _size(record)
         if not flow.kept:
             self._full[at] = flow
         flow.kept.append(record)
 
-    def _fail(self, places: Iterable[Place], error: Any) -> None:
+    def _fail(self, places: Iterable[Place], error: Any, missed: int | None = None) -> None:
         for at in places:
-            self._flows[at].failure = translated(error)
+            flow = self._flows[at]
+            flow.failure, flow.missed = translated(error), missed
             self._failed.add(at)
 
-    def failed(self) -> tuple[Place, int, KafkaError] | None:
-        """A partition of which nothing more comes, whose kept records are returned: what was to be read, and why."""
-        for at in self._failed:
+    def failed(self) -> Failed | None:
+        """A partition of which nothing more comes, whose kept records are returned."""
+        for at in [at for at in self._failed if not self._flows[at].kept]:
             flow = self._flows[at]
-            if not flow.kept and flow.failure is not None:
-                return at, flow.fetched, flow.failure
+            # That an offset is not there is told once more, also where reading went on behind it meanwhile.
+            if flow.missed is not None and flow.missed < flow.fetched:
+                self._failed.discard(at)
+                flow.failure = flow.missed = None
+            elif flow.failure is not None:
+                return Failed(at, flow.fetched, flow.failure, flow.missed, flow.first, flow.leader_epoch)
         return None
 
     def again(self, at: Place) -> None:
         """Tries to fetch a failed partition once more."""
         if (flow := self._flows.get(at)) is not None:
             self._failed.discard(at)
-            flow.failure = None
+            flow.failure = flow.missed = None
             self._stop(at, flow)
             self._start(at, flow)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+import confluent_kafka
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.errors import TopicAlreadyExistsError
@@ -11,6 +12,7 @@ from waiting import wait_until
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Error, EventsLost
+from totalorder.subscriber.kafka_identities import Place
 from totalorder.subscriber.kafka_transport import KafkaTransport
 from totalorder.subscriber.transport import Partition, Record
 
@@ -288,3 +290,54 @@ def test_what_a_paused_reader_has_fetched_of_a_former_topic_is_not_of_the_presen
     assert [record.value for record in of_present] == [b"new %d" % number for number in range(at_offset, 30)]
     former_ones = [(record.at, record.value) for record in found if record.at != present]
     assert former_ones == [(former, b"%d" % number) for number in range(at_offset, at_offset + len(former_ones))]
+
+
+class Told:
+    """What librdkafka puts in its queue for a partition that has no such offset."""
+
+    def __init__(self, at: Partition, offset: int) -> None:
+        self._at, self._offset = at, offset
+
+    def topic(self) -> str:
+        return self._at.topic
+
+    def partition(self) -> int:
+        return self._at.number
+
+    def offset(self) -> int:
+        return self._offset
+
+    def error(self) -> confluent_kafka.KafkaError:
+        return confluent_kafka.KafkaError(confluent_kafka.KafkaError._AUTO_OFFSET_RESET)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_missing_offset_that_is_told_late_is_no_loss(
+    broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic, is_read: bool, ahead: int
+) -> None:
+    """librdkafka tells what was amiss with a former reading once more to the present one."""
+    from totalorder.subscriber.librdkafka import LibrdkafkaTransport
+
+    topic = new_topic("orders")
+    partition = Partition(topic, 0)
+    publish(producer, topic, 10)
+    transport = LibrdkafkaTransport(broker.bootstrap_servers)
+    try:
+        transport.read(partition, 0)
+        found: list[Record] = []
+        if is_read:
+            read_on(transport, found, lambda: len(found) == 10)
+        missed = len(found) + ahead
+        transport._others._note(Told(partition, missed), {})
+        publish(producer, topic, 10)
+        if not is_read and not ahead:
+            assert f"{topic}[0]@0, and the log ends at 20" in lost(transport), "nothing that came speaks against it"
+            return
+        read_on(transport, found, lambda: len(found) == 20)
+        assert [record.offset for record in found] == list(range(20))
+        transport._others._flows[Place(topic, 0)].leader_epoch = 4
+        transport._others._note(Told(partition, 20), {})
+        assert f"{topic}[0]@20, and the log ends at 20" in lost(transport), "another leader may have cut it"
+    finally:
+        transport.close()

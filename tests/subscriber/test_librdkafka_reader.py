@@ -60,6 +60,9 @@ class Message:
     def timestamp(self) -> tuple[int, int]:
         return 1, 5
 
+    def leader_epoch(self) -> int:
+        return 7
+
 
 class Consumer:
     """Logs that never end, with nothing at offsets that are multiples of 7. A fetch begins one offset too early;
@@ -275,13 +278,14 @@ def test_what_is_amiss_is_told_behind_what_came_before_it() -> None:
     reader.receive(0)
     found = reader.failed()
     assert found is not None
-    assert (found[0], found[1], type(found[2])) == (A, 0, TopicAuthorizationFailedError)
+    assert (found.at, found.offset, type(found.error)) == (A, 0, TopicAuthorizationFailedError)
     reader.stop(A)
     assert reader.failed() is None, "something of the other is still to be returned"
     assert len(reader.take(10)) == 1
     found = reader.failed()
     assert found is not None
-    assert (found[0], found[1], type(found[2])) == (NAMED, 1, OffsetOutOfRangeError)
+    assert (found.at, found.offset, type(found.error)) == (NAMED, 1, OffsetOutOfRangeError)
+    assert (found.missed, found.first, found.leader_epoch) == (1, 0, 7)
     reader.again(NAMED)
     assert reader.failed() is None
     reader.receive(0)
@@ -296,12 +300,22 @@ def test_an_offset_from_which_reading_went_on_is_not_missed_once_more() -> None:
     reader.read(NAMED, 0)
     reader.receive(0)
     reader.read(NAMED, 5)
+    reader.receive(0)
     consumer.queue = [Message(NAMED, 0, code=Told._AUTO_OFFSET_RESET)]
     reader.receive(0)
     assert reader.failed() is None
+    consumer.queue = [Message(NAMED, 8, code=Told._AUTO_OFFSET_RESET)]
+    reader.receive(0)
+    found = reader.failed()
+    assert found is not None
+    assert (found.offset, found.missed, found.first, found.leader_epoch) == (5, 8, 5, None)
+    consumer.queue = [Message(NAMED, offset) for offset in range(5, 9)]
+    reader.receive(0)
+    assert offsets(reader.take(10), NAMED) == [5, 6, 7, 8]
+    assert reader.failed() is None, "what was missed came"
     for amiss in (
         Message(NAMED, 0, code=Told.TOPIC_AUTHORIZATION_FAILED),
-        Message(NAMED, 5, code=Told._LOG_TRUNCATION),
+        Message(NAMED, 8, code=Told._LOG_TRUNCATION),
     ):
         reader.receive(0)
         consumer.queue = [amiss]

@@ -26,6 +26,7 @@ from totalorder.cli.jobs import (
     command_of,
     given_flags,
 )
+from totalorder.interrupts import interrupts_kept
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -143,11 +144,13 @@ def run(
 
 
 def _run(config: Path | None, given: dict[str, Any]) -> None:
-    from totalorder.config import load_settings
+    # Amid an import an exception may come in a callback of Python's own, which prints it and forgets it.
+    with interrupts_kept() as obey:
+        from totalorder.config import load_settings
 
-    settings = load_settings(config, given)
-    if settings.log_format == "console":  # Spark says nothing for all the seconds that it takes
-        print(f"starting Spark for domain {settings.domain} on {settings.bootstrap_servers} …", file=sys.stderr)
-    from totalorder.streaming.service import run_until_signal
-
+        settings = load_settings(config, given)
+        if settings.log_format == "console":  # Spark says nothing for all the seconds that it takes
+            print(f"starting Spark for domain {settings.domain} on {settings.bootstrap_servers} …", file=sys.stderr)
+        from totalorder.streaming.service import run_until_signal
+    obey()
     run_until_signal(settings)
