@@ -65,8 +65,9 @@ class Outage:
         self._told_at, self._reason = time.monotonic(), reason
         if self._since is None or nobody_asked_s > self._bearable_s:
             self._since = asked_at
-            said = "no Kafka broker at %s %s; it is waited for, %.0f s"
-            _LOG.warning(said, self._servers, self._words.does, self.left_s)
+            if self.left_s > 0:  # a question may have taken all of that
+                said = "no Kafka broker at %s %s; it is waited for, %.0f s"
+                _LOG.warning(said, self._servers, self._words.does, self.left_s)
         self.raise_if_over()
 
     def raise_if_over(self) -> None:

@@ -37,6 +37,15 @@ class Positions:
         promised = max((saved.delivered_through for saved in saves), default=0)
         return max(saves, key=lambda saved: saved.age, default=None), promised
 
+    def later(self, records: Iterable[Record], generation: int) -> int | None:
+        """The newest generation behind this one under which a process of the id has saved, by records of the
+        partition; None where there is none. What was saved under one is there, or under a later one.
+        """
+        prefix = f"{self._id}/".encode()
+        keys = (record.key for record in records if record.key is not None and record.key.startswith(prefix))
+        newest = max((int(number) for key in keys if (number := key[len(prefix) :]).isdigit()), default=0)
+        return newest if newest > generation else None
+
     def save(self, position: Progress, *, generation: int, through: int, timeout_s: float | None) -> None:
         """Writes a position, and the promise that nothing behind g `through` has been handed out or will be yet."""
         saved = SavedPosition(

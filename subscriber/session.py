@@ -81,6 +81,8 @@ _PROMISE_S = 0.1
 _MOST_AHEAD = 1 << 20
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
+_SLEPT_S = 300.0
+"""Far less than grants are kept whole: who looks at them more often than this sees every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +172,9 @@ class Session:
         self._promised_at = -math.inf
         self._pumped_s = 0.0
         """Of the time since then: events were waited for, and ordered."""
+        self._wall_clock, self._awake = wall_clock, (clock(), wall_clock())
+        self._slept = self._looks_back = False
+        """Whether another process may have begun unseen, and whether positions are read for that."""
         self._ahead = 1
         """So many events that are ready are promised at a time: what the application takes in `_PROMISE_S`."""
 
@@ -294,6 +299,7 @@ class Session:
         if self.ending or self.finished is not None:
             raise self.ended()
         self._deadline = self._clock() + self._settings.start_timeout_s
+        self._require_awake()
         generation = self._subscribe(topics, self._stamps_ends())
         if self.generation != generation:
             # It came to its end while the answer was under way: nobody would hold what was granted.
@@ -306,6 +312,7 @@ class Session:
             self.ready.clear()
         if not self.ending and self.finished is None:
             self._deadline = self._clock() + self._settings.start_timeout_s
+            self._require_awake()
             self._requests.ask(
                 lambda generation: Unsubscribe(id=self._settings.id, generation=generation, nonce=self._nonce)
             )
@@ -365,6 +372,7 @@ class Session:
 
         `waits` is what the caller waits for, besides events.
         """
+        self._note_sleep()
         self._keep()
         begun = self._clock()
         self._pump_at = begun + _NEWS_S
@@ -522,18 +530,50 @@ class Session:
     def _still_holds(self) -> bool:
         """Reads grants to their present end, which raises Fenced at another process's; False while Kafka is silent.
 
-        The end must stand still, as when anything is read through.
+        Behind a long sleep that is not enough: compaction may have taken the other process's grant, and left its
+        positions. There may be many, so that a later call goes on with them.
         """
-        deadline, grants = self._clock() + _TIMED_SEND_S, self._grants
+        deadline = self._clock() + _TIMED_SEND_S
         try:
-            while self._transport.position(grants) < (end := self._transport.end_offsets([grants], once=True)[grants]):
-                while self._transport.position(grants) < end:
-                    if self._clock() >= deadline:
-                        return False
-                    self.pump(_WAIT_S)
+            if not self._reaches_end(self._grants, deadline):
+                return False
+            self._note_sleep()
+            if self._slept:
+                saved = self._positions.partition
+                if not self._looks_back:
+                    self._transport.read(saved, self._transport.beginning_offsets([saved])[saved])
+                    self._looks_back = True
+                if not self._reaches_end(saved, deadline):
+                    return False
+                self._transport.stop(saved)
+                self._slept = self._looks_back = False
         except BrokerUnavailable:
             return False
         return True
+
+    def _reaches_end(self, partition: Partition, deadline: float) -> bool:
+        """Reads a partition to its end, which must stand still, as when anything is read through; False where that
+        takes longer.
+        """
+        at, ends = self._transport.position, self._transport.end_offsets
+        while at(partition) < (end := ends([partition], once=True)[partition]):
+            while at(partition) < end:
+                if self._clock() >= deadline:
+                    return False
+                self.pump(_WAIT_S)
+        return True
+
+    def _note_sleep(self) -> None:
+        """What lies long between two calls was a sleep, of the process, its machine, or its application."""
+        now = self._clock(), self._wall_clock()
+        self._slept |= max(now[0] - self._awake[0], now[1] - self._awake[1]) > _SLEPT_S
+        self._awake = now
+
+    def _require_awake(self) -> None:
+        """Behind a long sleep: Fenced where another process has the id by now, before anything is asked in its name."""
+        self._note_sleep()
+        while self._slept and not self._still_holds():
+            self._await("what other processes of the id have saved could not be read to its end")
 
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""
@@ -544,6 +584,10 @@ class Session:
     def _dispatch(self, records: list[Record]) -> None:
         """Takes records of one partition that have come, unless it is read from elsewhere on meanwhile."""
         topic, at = records[0].topic, records[0].at
+        if topic == self._names.positions:
+            if (later := self._positions.later(records, self.generation)) is not None:
+                raise self._requests.fenced(later)
+            return
         if topic not in (self._names.grants, self._names.stamps):
             if at not in self._moved:
                 self._apply(self._machine.events(at.source, block_of(records, self._machine.topic_by)))

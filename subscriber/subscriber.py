@@ -1,5 +1,6 @@
 """`Subscriber`: a subscription as a context manager and an iterator."""
 
+import os
 import secrets
 import threading
 import time
@@ -57,7 +58,7 @@ class Metrics:
 
 
 class _Misused(Error):
-    """A call that came while another one was under way."""
+    """A call that came while another one was under way, or in another process."""
 
 
 class _Interrupted(Error):
@@ -71,8 +72,19 @@ class _Guard:
         self.failure: Error | None = None
         self._one_call = threading.Lock()
         self._thread = 0
+        self._process = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a copy that came with a fork: connections and threads are those of the other process."""
+        return self._process != os.getpid()
 
     def __enter__(self) -> None:
+        if self.is_forked:
+            raise _Misused(
+                f"a Subscriber of process {self._process} was called in process {os.getpid()}, a fork of it",
+                remedy="Make a Subscriber in the process that uses it",
+            )
         if not self._one_call.acquire(blocking=False):
             here = self._thread == threading.get_ident()
             raise _Misused(
@@ -442,9 +454,9 @@ class Subscriber(Generic[Handed]):
     def close(self) -> None:
         """Sends the receipts, saves the acknowledged position and lets go of Kafka; again: nothing.
 
-        The subscription itself goes on.
+        The subscription itself goes on. In a fork of the process that made it there is nothing to close.
         """
-        if self._closed:
+        if self._closed or self._guard.is_forked:
             return
         with self._guard:
             self._closed = True

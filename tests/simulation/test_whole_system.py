@@ -15,13 +15,15 @@ SEEDS = (*range(200), *RARE)
 
 @pytest.mark.timeout(1200)
 def test_promise_holds_in_every_world() -> None:
-    delivered = lost = redelivered = 0
+    delivered = lost = redelivered = snapshots = 0
     for seed in SEEDS:
         outcome = run(Case(seed))
         if outcome.failure:
             pytest.fail(f"{outcome.case.command}\n{outcome.failure}", pytrace=False)
         delivered += outcome.delivered
         lost, redelivered = lost + outcome.lost, redelivered + outcome.redelivered
+        snapshots += outcome.snapshots
     assert delivered - lost > 50 * len(SEEDS)
     assert lost > len(SEEDS)
     assert redelivered > len(SEEDS)
+    assert snapshots > 0.1 * len(SEEDS)

@@ -33,6 +33,19 @@ def test_silence_counts_from_the_first_question_in_vain_and_ends_at_the_time_set
         outage.raise_if_over()
 
 
+def test_a_question_that_took_longer_than_silence_is_borne_is_not_waited_for(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage = Outage("b:1", 60.0)
+    asked, clock.now = clock.now, clock.now + 63
+    with pytest.raises(BrokerUnavailable, match="for 63 s"):
+        outage.missed(asked, None)
+    assert not caplog.records
+    outage.heard()
+    outage.missed(clock.now, None)
+    assert "it is waited for, 60 s" in caplog.text
+
+
 def test_an_answer_ends_it(clock: Clock) -> None:
     outage = Outage("b:1", 10.0)
     outage.missed(clock.now, None)

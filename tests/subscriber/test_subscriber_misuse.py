@@ -1,10 +1,13 @@
 """What a programmer can do wrong: each is told by its name, in place, and as an error of totalorder's."""
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sim_kafka import SimTransport
 from sim_small import World, take
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
@@ -131,3 +134,47 @@ def test_a_time_to_wait_is_a_number(timeout_s: Any) -> None:
         with pytest.raises(SettingsError, match=r"timeout_s = .* is no number"):
             call(timeout_s)
     assert subscriber.poll(-1) is None
+
+
+def in_a_fork(work: Callable[[], str]) -> str:
+    """What it says there."""
+    reads, writes = os.pipe()
+    if (child := os.fork()) == 0:
+        signal.alarm(20)
+        try:
+            os.write(writes, work().encode())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.close(writes)
+    with os.fdopen(reads) as said:
+        found = said.read()
+    assert os.waitpid(child, 0)[1] == 0, "it ended otherwise than it should"
+    return found
+
+
+def test_in_a_fork_of_its_process_a_subscriber_is_refused_and_close_leaves_kafka_alone() -> None:
+    """Its connections are the other process's, and the threads of a client are not there to end."""
+    world = World()
+    subscriber = world.subscriber("a")
+    world.publish("a")
+    transport = subscriber._session._transport
+    assert isinstance(transport, SimTransport)
+
+    def tried() -> str:
+        before, said = list(transport.sent), []
+        for call in (subscriber.poll, subscriber.save, lambda: subscriber.subscribe(["b"]), subscriber.unsubscribe):
+            try:
+                call()
+            except Error as error:
+                said.append(error.what)
+        subscriber.close()
+        assert not transport.closed
+        assert transport.sent == before
+        return " ".join(said)
+
+    said = in_a_fork(tried)
+    assert said.count(f"a Subscriber of process {os.getpid()} was called in process ") == 4
+    assert [event.value for event in take(subscriber, 1)] == [b"a1"]
+    subscriber.close()
+    assert transport.closed

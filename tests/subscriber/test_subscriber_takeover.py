@@ -9,6 +9,7 @@ from sim_small import World, await_ready, take
 
 from totalorder.errors import BrokerUnavailable, Fenced, SequencerUnavailable, SubscriptionEnded
 from totalorder.sequencer.control import Ended, Unsubscribe, decode_answer, encode_request
+from totalorder.sequencer.names import stamps_partition
 from totalorder.subscriber import Event, Subscriber
 from totalorder.subscriber.transport import Partition
 
@@ -561,6 +562,83 @@ def test_one_that_was_replaced_is_told_by_a_renewal_where_only_its_own_grant_is_
     assert last_answer(world) == decode_answer(old.value or b"")
     with pytest.raises(Fenced, match="another process took over subscriber id 's' with generation 2"):
         first.poll(60)
+
+
+def asleep(world: World, *, suspended: bool = False) -> Subscriber:
+    """A process that slept for longer than grants are kept whole, and does not know that another one has taken
+    all: that had no lease to renew, and a replaced job had written the sleeper's grant once more, behind the newer one.
+    """
+    first = world.subscriber("a", lease_s=0)
+    old = world.kafka.logs[Partition("d.grants", 0)][-1]
+    publish(world, 2)
+    await_ready(first, 2)
+    if suspended:
+        world.suspended += 400
+    else:
+        world.now += 400
+    second = world.subscriber("a", lease_s=0)
+    assert everything(second) == [("a1", None), ("a2", None)]
+    world.kafka.append(Partition("d.grants", 0), key=old.key, value=old.value)
+    compacted(world)
+    assert last_answer(world) == decode_answer(old.value or b"")
+    return first
+
+
+DOINGS: dict[str, Callable[[Subscriber], object]] = {
+    "poll": lambda subscriber: subscriber.poll(60),
+    "poll_batch": lambda subscriber: subscriber.poll_batch(5, 60),
+    "subscribe": lambda subscriber: subscriber.subscribe(["a", "b"]),
+    "unsubscribe": lambda subscriber: subscriber.unsubscribe(),
+}
+
+
+@pytest.mark.parametrize("doing", DOINGS)
+def test_one_that_was_replaced_in_its_sleep_is_told_by_what_the_other_saved(doing: str) -> None:
+    world = World()
+    first = asleep(world)
+    with pytest.raises(Fenced, match="another process took over subscriber id 's' with generation 2"):
+        DOINGS[doing](first)
+
+
+def test_a_machine_that_was_suspended_slept() -> None:
+    world = World()
+    with pytest.raises(Fenced, match="generation 2"):
+        asleep(world, suspended=True).poll(60)
+
+
+def test_who_slept_reads_positions_as_long_as_it_takes_before_it_hands_anything_out() -> None:
+    """Kafka is slow: what it sends in the time of one look is not all, and the next look goes on."""
+    world = World()
+    first = world.subscriber("a", lease_s=0, save_interval_s=1e6)
+    publish(world, 1)
+    await_ready(first, 1)
+    positions = Partition("d.positions", stamps_partition("s", 2))
+    for _ in range(60):
+        world.kafka.append(positions, key=b"other/7", value=b"{}")
+    transport = first._session._transport
+    assert isinstance(transport, SimTransport)
+    transport.most, transport.fair = 2, True
+    read = transport.poll
+    transport.poll = lambda timeout_s: (world.tick(0.4), read(timeout_s))[1]  # type: ignore[method-assign]
+    world.now += 400
+    looks = 1
+    while first.poll(0) is None:
+        looks += 1
+    assert 3 < looks < 30
+    assert positions not in transport.positions
+
+
+def test_who_waits_for_events_did_not_sleep() -> None:
+    """Else each event of a quiet topic would cost a look at all positions."""
+    world = World()
+    first = world.subscriber("a", lease_s=0)
+    for _ in range(30):
+        assert first.poll(20) is None
+    transport = first._session._transport
+    assert isinstance(transport, SimTransport)
+    transport.beginning_offsets = lambda _: pytest.fail("it looks at positions")  # type: ignore[method-assign]
+    publish(world, 1)
+    assert told(take(first, 1)) == [("a1", None)]
 
 
 def test_renewals_of_former_processes_fence_nobody() -> None:

@@ -9,7 +9,9 @@ from sim_kafka import SimCrash
 from sim_process import Handed, Process, StormTransport, polled
 
 from totalorder.errors import BrokerUnavailable, EventsLost, Fenced, Rejected, SequencerUnavailable, SubscriptionEnded
+from totalorder.sequencer.control import Grant, Renew, encode_request
 from totalorder.subscriber import Subscriber
+from totalorder.subscriber.transport import Partition
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -44,6 +46,15 @@ class Lives:
         process.note_ready()
         process.dead, process.ended = True, process.ended or "killed"
         self._world.turns.end(process)
+
+    def renew_late(self) -> None:
+        """A process that slept renews what it was granted once, or one that is dead by now had a slow client."""
+        granted = [answer for answer in self._world.sequencer.answers if isinstance(answer, Grant)]
+        if granted:
+            one = self._rng.choice(granted[-10:])
+            request = Renew(id=one.id, generation=one.generation, nonce=one.nonce)
+            control = Partition(self._world.names.control, 0)
+            self._world.kafka.append(control, key=one.id.encode(), value=encode_request(request))
 
     def settle(self, slot: Slot) -> None:
         """Polls until nothing comes for a long time; a process that is found to be over gets a successor."""

@@ -210,13 +210,18 @@ class StormTransport(SimTransport):
     def send(self, partition: Partition, key: bytes | None, value: bytes | None, **rest: Any) -> int:
         process = self.process
         assert process is not None
+        asks = value if partition.topic == self.world.names.control and value is not None else b""
+        renews = self.world.has("stale") and not self.world.healing and b'"renew"' in asks
+        is_stale = renews and self.rng.random() < 0.3
         try:
             self._call(bears=rest.get("timeout_s") is None)
+            if is_stale:
+                raise BrokerUnavailable("not in time")
         except BrokerUnavailable:
-            if self.rng.random() < 0.5:
+            if is_stale or self.rng.random() < 0.5:
                 self.world.late.append(Late(process, partition, key, value, tuple(rest.get("headers", ()))))
             raise
-        if partition.topic == self.world.names.control and not process.started_at:
+        if b'"subscribe"' in asks and not process.started_at:
             process.asked_at = self.world.moment
         killed = self._killed()
         if killed and self.rng.random() < 0.5:

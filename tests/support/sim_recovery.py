@@ -1,27 +1,34 @@
 """A lost checkpoint made anew from a SimKafka, in the steps of `totalorder recover` (docs/adr/0016)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from recovery_world import canonical
 from sim_cuts import Cut, read_cuts, taken
-from sim_sequencer import SimSequencer
+from sim_sequencer import SimSequencer, identity_of
 
+from totalorder.errors import EventsLost, StateError
 from totalorder.sequencer.codec import encode_stamps
 from totalorder.sequencer.control import Answer, Claim, answer_key, decode_answer, encode_answer, encode_claim
-from totalorder.sequencer.cuts import Cut as PublicCut
-from totalorder.sequencer.engine import Effects
+from totalorder.sequencer.cuts import Cut as PublicCut, CutsAssembler
+from totalorder.sequencer.engine import Effects, EngineConfig
 from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog
+from totalorder.sequencer.shards import of_shards
+from totalorder.sequencer.snapshot import Snapshot, SnapshotAssembler, SnapshotMark, cut_of, decode_mark
 from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.state import State
 from totalorder.subscriber.transport import Partition, Record
 
 
 @dataclass
 class _Past:
-    """What Kafka has of the domain; answers with their records' times."""
+    """What Kafka has of the domain, from a snapshot on or from the first batch; answers with their records' times."""
 
     made: Recovery
     log: StampsLog
+    snapshot: Snapshot | None
     newest: tuple[PublicCut, ...]
     answers: list[tuple[Answer, int]]
 
@@ -43,11 +50,12 @@ def recover(lost: SimSequencer, shards: int) -> bool:
     What is recovered must be what was lost: the states behind the last batch, which may have been on its way.
     """
     past = _read(lost, shards)
-    last = _last(lost, past) if past.newest else None
-    if last is None:
+    last = _last(lost, past) if past is not None and past.newest else None
+    if past is None or last is None:
         return False
-    claim = Claim(incarnation=lost.incarnation + 1, owner="recovered")
-    lost.kafka.append(Partition(lost.names.control, 0), value=encode_claim(claim))
+    lost.begun_behind += past.snapshot is not None
+    claim = Claim(incarnation=lost.incarnation + 1, owner=identity_of(lost.incarnation + 1))
+    claimed_at = lost.kafka.append(Partition(lost.names.control, 0), value=encode_claim(claim))
     if lost.planned is not None:
         lost.forget(lost.planned.looks)  # it is run again as its cut says, or never
     if last.batch is not None:
@@ -56,39 +64,123 @@ def recover(lost: SimSequencer, shards: int) -> bool:
         batch = last.batch or lost.planned
         lost.commit(batch, lost.results(batch))
     past.made.in_incarnation(lost.incarnation)
-    if shards == len(lost.states):
-        assert canonical(past.made.states) == canonical(lost.states), "what is recovered is not what was lost"
+    former = of_shards(lost.states, past.made.config) if shards != len(lost.states) else lost.states
+    assert _canonical(past.made.states, lost) == _canonical(former, lost), "what is recovered is not what was lost"
     del lost.batches[last.cut.cut - (not last.is_over) :]
     ends = last.cut.ends if last.is_over else last.cut.begins
     places = map(Partition.of, last.cut.sources)
-    lost.take_over(past.made.states, dict(zip(places, ends.tolist(), strict=True)))
+    lost.take_over(past.made.states, dict(zip(places, ends.tolist(), strict=True)), claimed_at)
     return True
+
+
+def _canonical(states: Sequence[State], lost: SimSequencer) -> object:
+    """Whichever checkpoint they were in."""
+    mine = {"identity": lost.identity, "incarnation": lost.incarnation}
+    return canonical(
+        [replace(one, cold=replace(one.cold, config=replace(one.cold.config, **mine))) for one in states]  # type: ignore[arg-type]
+    )
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _read(lost: SimSequencer, shards: int) -> _Past:
-    kafka, names = lost.kafka, lost.names
-    cuts, newest = read_cuts(kafka.logs.get(Partition(names.cuts, 0), []), lost.domain.name)
-    control = kafka.logs.get(Partition(names.control, 0), [])
-    made = Recovery.from_the_first(
-        config=replace(lost.config(0), incarnation=1, shards=shards),
-        starts=_starts(cuts),
-        control=ControlLog((record.offset, record.value or b"") for record in control),
-        signatures=lost.signatures,
-    )
-    log = _absorbed(lost, made)
-    grants = kafka.logs.get(Partition(names.grants, 0), [])
-    answers = [(decode_answer(record.value or b""), record.timestamp_ms) for record in grants]
-    return _Past(made, log, newest, answers)
+def _read(lost: SimSequencer, shards: int) -> _Past | None:
+    """From the newest snapshot on that gives all, or from the first batch on; None where neither does, which is right
+    only where something is gone.
+    """
+    beginnings: list[Callable[[], _Past]] = [partial(_behind, lost, shards, mark) for mark in _marks(lost)]
+    found = []
+    for beginning in (*beginnings, partial(_from_the_first, lost, shards)):
+        with suppress(StateError, EventsLost):
+            found.append(beginning())
+    states = [_canonical(past.made.states, lost) for past in found]
+    assert all(state == states[0] for state in states), "snapshots tell of different pasts"
+    if not found:
+        assert not any(_is_there(lost, mark) for mark in (*_marks(lost), None)), "nothing is gone, and all is refused"
+    return found[0] if found else None
 
 
-def _absorbed(lost: SimSequencer, made: Recovery) -> StampsLog:
+def _marks(lost: SimSequencer) -> list[SnapshotMark]:
+    """Newest first."""
+    records = lost.kafka.logs.get(Partition(lost.names.state, 0), [])
+    marks = [decode_mark(record.value, _headers(record), lost.domain.name) for record in records]
+    return [mark for mark in reversed(marks) if mark is not None]
+
+
+def _is_there(lost: SimSequencer, mark: SnapshotMark | None) -> bool:
+    """Whether nothing is gone of stamps and cuts since a snapshot, or since the domain began."""
+    begins = mark.stamps_begins if mark is not None else (0,) * lost.domain.stamps_partitions
+    stamps = all(lost.kafka.begin(Partition(lost.names.stamps, at)) <= begin for at, begin in enumerate(begins))
+    at = Partition(lost.names.cuts, 0)
+    if mark is None:
+        return stamps and not lost.kafka.begin(at)
+    first = min((int(_headers(record)["cut"]) for record in lost.kafka.logs.get(at, [])), default=0)
+    return stamps and first <= mark.cut
+
+
+def _behind(lost: SimSequencer, shards: int, mark: SnapshotMark) -> _Past:
+    assembler = SnapshotAssembler(mark=mark)
+    for record in lost.kafka.logs.get(Partition(lost.names.state, 0), []):
+        assembler.add(record.value, _headers(record))
+    snapshot = assembler.snapshot()
+    (goes_on,) = (offset for source, offset in mark.ends.items() if source.topic == lost.names.control)
+    made = Recovery.behind(snapshot, _config(lost, shards), _requests(lost, goes_on), lost.signatures)
+    # The job admits no topic whose beginning is gone, and that of a world does.
+    made.starts = mark.starts | {source: begin for source, begin in lost.starts.items() if source not in mark.ends}
+    log = StampsLog(lost.domain.name, lost.domain.stamps_partitions, behind=snapshot)
+    _absorb(lost, made, log, mark.stamps_begins)
+    log.require_reaches(snapshot, {at: lost.kafka.end(Partition(lost.names.stamps, at)) for at in _numbers(lost)})
+    own = cut_of(mark)
+    newest = _newest_cuts(lost) or _newest_cuts(lost, own)
+    if not made.last and newest[-1].cut == own.cut:
+        ends = dict(zip(own.sources, own.ends.tolist(), strict=True))
+        assert any(dict(zip(cut.sources, cut.ends.tolist(), strict=True)) == ends for cut in newest), f"{own}: {newest}"
+        newest = (own,)
+    return _Past(made, log, snapshot, newest, _answers(lost))
+
+
+def _from_the_first(lost: SimSequencer, shards: int) -> _Past:
+    cuts, newest = read_cuts(lost.kafka.logs.get(Partition(lost.names.cuts, 0), []), lost.domain.name)
+    if lost.kafka.begin(Partition(lost.names.cuts, 0)):
+        raise StateError("the first cut is gone")
+    config = replace(_config(lost, shards), identity=identity_of(1), incarnation=1)
+    made = Recovery.from_the_first(config, _starts(cuts), _requests(lost, 0), lost.signatures)
+    log = StampsLog(lost.domain.name, lost.domain.stamps_partitions)
+    _absorb(lost, made, log, (0,) * lost.domain.stamps_partitions)
+    return _Past(made, log, None, newest, _answers(lost))
+
+
+def _config(lost: SimSequencer, shards: int) -> EngineConfig:
+    return replace(lost.config(0), shards=shards)
+
+
+def _requests(lost: SimSequencer, begin: int) -> ControlLog:
+    control = lost.kafka.logs.get(Partition(lost.names.control, 0), [])
+    return ControlLog((record.offset, record.value or b"") for record in control if record.offset >= begin)
+
+
+def _newest_cuts(lost: SimSequencer, behind: PublicCut | None = None) -> tuple[PublicCut, ...]:
+    assembler = CutsAssembler(domain=lost.domain.name, behind=behind)
+    for record in lost.kafka.logs.get(Partition(lost.names.cuts, 0), []):
+        assembler.add(record.value, _headers(record))
+    return assembler.newest
+
+
+def _answers(lost: SimSequencer) -> list[tuple[Answer, int]]:
+    grants = lost.kafka.logs.get(Partition(lost.names.grants, 0), [])
+    return [(decode_answer(record.value or b""), record.timestamp_ms) for record in grants]
+
+
+def _numbers(lost: SimSequencer) -> range:
+    return range(lost.domain.stamps_partitions)
+
+
+def _absorb(lost: SimSequencer, made: Recovery, log: StampsLog, begins: Sequence[int]) -> None:
     """Goes on to the last batch that all stamps partitions have; records come of any partition first."""
-    partitions = range(lost.domain.stamps_partitions)
-    log = StampsLog(lost.domain.name, len(partitions))
-    left = {number: list(lost.kafka.logs.get(Partition(lost.names.stamps, number), [])) for number in partitions}
+    left = {
+        at: [record for record in lost.kafka.logs.get(Partition(lost.names.stamps, at), []) if record.offset >= begin]
+        for at, begin in enumerate(begins)
+    }
     while any(left.values()):
         number = lost.rng.choice([number for number, records in left.items() if records])
         for record in left[number][:9]:
@@ -96,7 +188,6 @@ def _absorbed(lost: SimSequencer, made: Recovery) -> StampsLog:
         del left[number][:9]
         while (batch := log.take()) is not None:
             made.absorb(batch)
-    return log
 
 
 def _headers(record: Record) -> dict[str, bytes]:
@@ -117,11 +208,13 @@ def _starts(cuts: Mapping[int, PublicCut]) -> dict[Source, int]:
 
 def _last(lost: SimSequencer, past: _Past) -> _Last | None:
     """The last batch as a whole: one that is not on all stamps, or not on grants, is run again as its cut says. None
-    where Kafka has its events no longer.
+    where Kafka has its events no longer, or not its cut.
     """
     made, begun, newest = past.made, past.log.begun(), past.newest[-1]
-    before = made.last[0].cut if made.last else 0
+    before = made.cut
     more = [(answer, time_ms) for answer, time_ms in past.answers if answer.batch > made.batch]
+    if newest.cut < before or ((begun or more) and newest.cut == before):
+        return None  # the cuts end before the stamps
     if not (begun or more):
         if newest.cut > before:  # planned, and nothing of it is written, or it has nothing that is stamped
             return _Last(newest, is_over=False)

@@ -43,6 +43,8 @@ class Outcome:
     delivered: int = 0
     lost: int = 0
     redelivered: int = 0
+    snapshots: int = 0
+    """With which a recovery began."""
     failure: str = ""
 
 
@@ -61,7 +63,7 @@ def run(case: Case) -> Outcome:
     events = [event for process in world.by_nonce.values() for event in process.events]
     lost = sum(isinstance(event, Lost) for event in events)
     redelivered = sum(event.tag is not None for event in events)
-    return Outcome(case, delivered, lost, redelivered)
+    return Outcome(case, delivered, lost, redelivered, world.sequencer.begun_behind)
 
 
 def shrink(failed: Outcome, tell: Callable[[str], None] = lambda _: None) -> Outcome:

@@ -9,6 +9,7 @@ from itertools import chain
 from chunked import chunk_of
 from sim_cuts import Cut, Look
 from sim_kafka import SimKafka
+from sim_snapshots import Snapshots
 
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.codec import WireRecord, encode_stamps
@@ -17,6 +18,7 @@ from totalorder.sequencer.cuts import CutEncoder
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.snapshot import encode_parts
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
 from totalorder.streaming.cut.batches import to_batch
@@ -45,6 +47,11 @@ class Domain:
     max_part_bytes: int = 600_000
 
 
+def identity_of(incarnation: int) -> str:
+    """The identity of the checkpoint of an incarnation."""
+    return "simulated" if incarnation == 1 else f"recovered-{incarnation}"
+
+
 @dataclass
 class SimSequencer:
     """`look` notes the ends; `run` makes a batch of what has come, or, killed after a part of its output, repeats it.
@@ -58,6 +65,10 @@ class SimSequencer:
     rng: random.Random
     time_ms: int = 1_000_000
     incarnation: int = 1
+    identity: str = "simulated"
+    """Of the checkpoint."""
+    claimed_at: int = -1
+    """Where on control its claim stands; the first one made none."""
     states: list[State] = field(default_factory=list)
     offsets: dict[Partition, int] = field(default_factory=dict)
     starts: dict[Source, int] = field(default_factory=dict)
@@ -95,6 +106,10 @@ class SimSequencer:
     """Whether it goes on then, and records them; else it stands still."""
     former: list[list[list[Write]]] = field(default_factory=list)
     """The output of the last batches as streams, for a process that was replaced and still writes."""
+    begun_behind: int = 0
+    """How often a recovery has begun with a snapshot."""
+    published: dict[int, dict[Source, int]] = field(default_factory=dict)
+    """By number, where each cut ends as it was made public last."""
 
     def __post_init__(self) -> None:
         self.names = DomainTopics(domain=self.domain.name)
@@ -106,13 +121,14 @@ class SimSequencer:
         self._published: Cut | None = None
         self._late_cuts: list[tuple[Cut, WireRecord]] = []
         """Of processes that died before their cuts were in the write-ahead log."""
+        self.snapshots = Snapshots(self)
         self.go_on_with([initial_state(self.config(shard)) for shard in range(self.domain.shards)])
 
     def config(self, shard: int) -> EngineConfig:
         """What is fixed for a shard."""
         return EngineConfig(
             domain=self.domain.name,
-            identity="simulated",
+            identity=self.identity,
             incarnation=self.incarnation,
             stamps_partitions=self.domain.stamps_partitions,
             shards=self.domain.shards,
@@ -132,6 +148,7 @@ class SimSequencer:
         self.forget(self.looks)
         self.looks.clear()
         self._encoder, self._published = CutEncoder(key_every=KEY_EVERY), None
+        self.snapshots.restart()
         if self.saves:
             self.states = [State(hot=decode_hot(hot), cold=decode_cold(cold)) for hot, cold in self._saved]
 
@@ -203,8 +220,9 @@ class SimSequencer:
     def _publish(self, cut: Cut) -> None:
         """Makes it public, once in a process's life."""
         if self._published is not cut:
-            self._published = cut
-            self._send_cut(self._encoder.encode(cut.public(self.kafka, self.domain.name, self.incarnation)))
+            self._published, public = cut, cut.public(self.kafka, self.domain.name, self.incarnation)
+            self.published[cut.number] = dict(zip(public.sources, public.ends.tolist(), strict=True))
+            self._send_cut(self._encoder.encode(public))
         while self._late_cuts and self.rng.random() < 0.5:
             late, record = self._late_cuts.pop(0)
             # Where both end alike nothing shows which of them the next one goes on from.
@@ -297,7 +315,7 @@ class SimSequencer:
         cut = self.planned
         self._publish(cut)
         results = self.results(cut)
-        streams = [stream for _, effects in results for stream in self._writes(effects) if stream]
+        streams = [stream for after, effects in results for stream in self._writes(after, effects) if stream]
         writes = self._interleaved(streams)
         for partition, key, value, headers in writes[:crash_after]:
             self.kafka.append(partition, key=key, value=value, headers=headers, timestamp_ms=cut.time_ms)
@@ -314,7 +332,10 @@ class SimSequencer:
         if not any(cut.slices):
             return [(state, Effects()) for state in self.states]
         batch = self.batch(cut)
-        return [step(state, batch, self.starts, signatures=self.signatures) for state in self.states]
+        return [
+            step(state, batch, self.starts, signatures=self.signatures, claimed_at=self.claimed_at)
+            for state in self.states
+        ]
 
     def batch(self, cut: Cut) -> Batch:
         """A cut's records as the engine takes them, in any order."""
@@ -337,15 +358,19 @@ class SimSequencer:
         self.answered += chain.from_iterable(effects.answers for _, effects in results)
         self.answers += [answer for _, effects in results for answer in effects.answers if isinstance(answer, LINKS)]
         self.planned = None
+        self.snapshots.note(cut.number, self.states[0].hot.batch, results[0][1].asked_at)
         if self.saves:
             self._saved = [
                 (encode_hot(state.hot), encode_cold(state.cold) if effects.cold_changed else cold)
                 for (state, effects), (_, cold) in zip(results, self._saved, strict=True)
             ]
 
-    def take_over(self, states: Sequence[State], offsets: Mapping[Partition, int]) -> None:
-        """A job of the next incarnation begins with these states behind these offsets; of `planned` nothing is left."""
-        self.incarnation += 1
+    def take_over(self, states: Sequence[State], offsets: Mapping[Partition, int], claimed_at: int) -> None:
+        """The job of the next incarnation begins with these states behind these offsets; of `planned` nothing is left.
+        Its claim is there.
+        """
+        self.incarnation, self.identity = self.incarnation + 1, identity_of(self.incarnation + 1)
+        self.claimed_at = claimed_at
         self.domain = replace(self.domain, shards=len(states))
         colds = [replace(state.cold, config=self.config(shard)) for shard, state in enumerate(states)]
         self.go_on_with([replace(state, cold=cold) for state, cold in zip(states, colds, strict=True)])
@@ -367,8 +392,8 @@ class SimSequencer:
             record.topic_id,
         )
 
-    def _writes(self, effects: Effects) -> list[list[Write]]:
-        """Streams of writes, each of which keeps its order."""
+    def _writes(self, after: State, effects: Effects) -> list[list[Write]]:
+        """Streams of writes, each of which keeps its order; with the state behind the batch if it is asked for."""
         streams: list[list[Write]] = [
             [(Partition(self.names.grants, 0), answer_key(a), encode_answer(a), ()) for a in effects.answers]
         ]
@@ -377,6 +402,9 @@ class SimSequencer:
             most = self.rng.choice([900, 1_500, 600_000]) if self.recuts else self.domain.max_part_bytes
             parts = encode_stamps(stamped, most)
             streams.append([(at, None, part.value, part.headers) for part in parts])
+        if effects.asked_at is not None and self.names.state in self.kafka.topics:
+            at, most = Partition(self.names.state, 0), self.rng.choice([200, 600_000])
+            streams.append([(at, None, part.value, part.headers) for part in encode_parts(after, most)])
         return streams
 
     def _interleaved(self, outputs: Sequence[Sequence[Write]]) -> list[Write]:

@@ -17,6 +17,8 @@ class World:
     def __init__(self, **domain: object) -> None:
         self.kafka = SimKafka()
         self.now = 0.0
+        self.suspended = 0.0
+        """Of that time only the clock on the wall knows."""
         for topic in "abc":
             self.kafka.create(topic, 2)
         self.rng = random.Random(1)
@@ -63,7 +65,7 @@ class World:
             "domain": "d",
             "transport": transport or self.transport(),
             "clock": lambda: self.now,
-            "wall_clock": lambda: 1_000 + self.now,
+            "wall_clock": lambda: 1_000 + self.now + self.suspended,
         }
 
 

@@ -19,6 +19,7 @@ from sim_truth import Truth
 from sim_turns import Turns
 
 from totalorder.errors import Fenced, Rejected
+from totalorder.sequencer.control import decode_answer
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.transport import Partition, Record
@@ -108,10 +109,17 @@ class TwinWorld:
         self.sequencer = SimSequencer(self.kafka, self.domain, list(TOPICS), rng)
         self.changes = rng.random() < 0.3
         self.compacts = not self.changes and rng.random() < 0.2
-        """Whether grants are compacted at once: what was granted to a process that died before it began may be gone."""
+        """Whether grants are compacted at once."""
+        self.sleeps = not self.changes and random.Random(f"{seed} sleeps").random() < 0.3
+        self.asleep: Twin | None = None
         self.topics = rng.sample(TOPICS, rng.randint(1, 3))
         self.twins: list[Twin] = []
         self.turns: Turns[Twin] = Turns(rng)
+
+    @property
+    def forgets(self) -> bool:
+        """Whether what was granted to a process that died before it began may be gone."""
+        return self.compacts or self.sleeps
 
     # --- the schedule -------------------------------------------------------------------------------------------------
 
@@ -148,6 +156,28 @@ class TwinWorld:
             self.kafka.append(Partition("d.control", 0), value=b"junk")
         if self.compacts and rng.random() < 0.2:
             self.kafka.compact(Partition("d.grants", 0))
+        if self.sleeps and rng.random() < 0.1:
+            self._fall_asleep_or_wake()
+
+    def _fall_asleep_or_wake(self) -> None:
+        """For longer than grants are kept whole. Meanwhile a process of the job that was replaced writes an old grant
+        once more, and compaction leaves nothing else. Nobody sleeps so in the middle of a takeover.
+        """
+        alive, grants = self.turns.alive, Partition("d.grants", 0)
+        if self.asleep is None and alive:
+            self.asleep = self.rng.choice([twin for twin in alive if twin.started] or [None])
+            if self.asleep is not None:
+                alive.remove(self.asleep)
+        elif self.asleep is not None and all(twin.started for twin in alive):
+            self.now += 400
+            old = self.rng.choice([each for each in self.kafka.ever(grants) if self._is_of(self.asleep, each)])
+            self.kafka.append(grants, key=old.key, value=old.value)
+            self.kafka.compact(grants)
+            alive.append(self.asleep)
+            self.asleep = None
+
+    def _is_of(self, twin: Twin, record: Record) -> bool:
+        return twin.nonce == decode_answer(record.value or b"").nonce
 
     def publish(self, topic: str) -> None:
         self.count += 1
@@ -239,7 +269,7 @@ class TwinWorld:
             delivered |= set(places)
             indices = [index[where] for where in places]
             first = min(indices, default=0)
-            expected = sorted(indices) if self.compacts else list(range(first, first + len(indices)))
+            expected = sorted(indices) if self.forgets else list(range(first, first + len(indices)))
             assert indices == expected, f"{twin.nonce} is not in order, or leaves out: {indices}"
             for delivery in twin.deliveries:
                 where = place(delivery.event)
@@ -247,7 +277,7 @@ class TwinWorld:
                     assert where not in untagged, f"{where} came untagged to {untagged[where]} and to {twin.nonce}"
                     untagged[where] = twin.nonce
             self._check_against_others(twin)
-        missing = set(self._owed(begun=True) if self.compacts else owed) - delivered
+        missing = set(self._owed(begun=True) if self.forgets else owed) - delivered
         assert not missing, f"never delivered: {sorted(missing)}"
         return sum(len(twin.deliveries) for twin in self.twins)
 

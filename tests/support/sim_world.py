@@ -38,11 +38,13 @@ FAULTS = {
     "silence": 0.4,
     "timeouts": 0.2,
     "leases": 0.4,
+    "stale": 0.4,
     "pauses": 0.5,
     "falls": 0.3,
     "kills": 0.7,
     "strays": 0.4,
     "recovers": 0.3,
+    "tells": 0.5,
     "late": 0.4,
     "recuts": 0.5,
     "packs": 0.3,
@@ -65,7 +67,8 @@ FAULTS = {
     "mixes": 0.5,
 }
 """What may happen in a world, and in how many of them it may. `wide`: few Kafka topics of eight partitions, by key;
-`lopsided`: producers fill one partition of each topic, then another. `loses`: retention is quicker than the job, or
+`lopsided`: producers fill one partition of each topic, then another. `tells`: the job tells snapshots of its state.
+`stale`: renewals come late, also of generations that are over. `loses`: retention is quicker than the job, or
 than subscribers; with `stands` the job is not told to go on then, until all heals."""
 
 
@@ -84,8 +87,8 @@ class World:
         # What is stamped of a topic and not read when it is deleted is lost, which with m = 2 stops a subscriber.
         if self.has("two"):
             self.faults -= {"deletes", "loses"}
-        # Without all stamps nothing can be recovered.
-        if self.has("trims"):
+        # Without all stamps nothing can be recovered, but from a snapshot.
+        if self.has("trims") and not self.has("tells"):
             self.faults.discard("recovers")
         self.kafka = SimKafka()
         self.now, self.moment = 0.0, 0
@@ -222,6 +225,7 @@ class World:
             ("silence", 0.04, self._fall_silent),
             ("strays", 0.1, lambda: self.sequencer.stray(rng.choice([2, 6, 30]))),
             ("recovers", 0.02, self._recover),
+            ("tells", 0.3, self.sequencer.snapshots.see_to_it),
             ("late", 0.1, self.sequencer.write_late),
             ("junk", 0.05, self.producers.write_junk),
             ("open", 0.1, self.producers.begin_or_end_transaction),
@@ -230,6 +234,7 @@ class World:
             ("loses", 0.03, self.retention.lose),
             ("grows", 0.1, self.producers.grow),
             ("deletes", 0.03, self.producers.delete_or_create),
+            ("stale", 0.1, self.lives.renew_late),
         ):
             if self.has(name) and rng.random() < share:
                 happens()
