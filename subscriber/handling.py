@@ -62,5 +62,5 @@ class Plan:
 
 
 def told(error: BaseException) -> str:
-    """An error for people: its kind and its words, as many as are good for a line or a record."""
-    return f"{type(error).__name__}: {error}"[:_MOST_ERROR_CHARS]
+    """An error for people: its kind and its words, as many as are good for a line or a record, in UTF-8."""
+    return f"{type(error).__name__}: {error}"[:_MOST_ERROR_CHARS].encode("utf-8", "replace").decode()
