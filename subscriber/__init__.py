@@ -12,6 +12,8 @@ decided in totalorder.subscriber.delivery. Everything runs in the caller's threa
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.position import Position
+from totalorder.subscriber.position_store import PositionStore
+from totalorder.subscriber.sqlite_positions import SqlitePositions
 from totalorder.subscriber.subscriber import Metrics, Subscriber
 from totalorder.subscriber.watch import Changed, Granted, Hold, Stalled, Wait
 
@@ -24,6 +26,8 @@ __all__ = [
     "Lost",
     "Metrics",
     "Position",
+    "PositionStore",
+    "SqlitePositions",
     "Stalled",
     "Subscriber",
     "Wait",
