@@ -15,6 +15,8 @@ from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.handling import Retry
 from totalorder.subscriber.position import Position
+from totalorder.subscriber.position_store import PositionStore
+from totalorder.subscriber.sqlite_positions import SqlitePositions
 from totalorder.subscriber.subscriber import Metrics, Subscriber
 from totalorder.subscriber.watch import Changed, Granted, Hold, Stalled, Wait
 
@@ -28,7 +30,9 @@ __all__ = [
     "Lost",
     "Metrics",
     "Position",
+    "PositionStore",
     "Retry",
+    "SqlitePositions",
     "Stalled",
     "Subscriber",
     "Wait",

@@ -15,6 +15,7 @@ from totalorder.errors import (
     BrokerUnavailable,
     EventsLost,
     SequencerUnavailable,
+    StoreUnavailable,
     SubscriptionEnded,
 )
 from totalorder.sequencer.codec import StampsAssembler
@@ -54,7 +55,7 @@ from totalorder.subscriber.delivery.effects import (
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
-from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.event import Event, Lost, position_of
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
@@ -62,6 +63,7 @@ from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
+from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Partition, Record, Transport
 from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
@@ -73,6 +75,8 @@ _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _REFRESH_S = 60.0
 """Even where each acknowledgement is saved: without events the offsets to resume from would age out of retention."""
+_FOLLOW_S = 2.0
+"""Kafka's position follows that of a store."""
 _RECEIPTS_REMEDY = (
     "Check that `totalorder sequence` runs; one of an older release keeps no receipts: update it, or go without by "
     "receipts=False (--no-receipts)"
@@ -128,7 +132,12 @@ class Session:
         nonce: str,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        stored: Stored | None = None,
     ) -> None:
+        self.stored = stored
+        """The store that has the acknowledged position, if that is not Kafka."""
+        self.already_done = 0
+        """So many deliveries were dropped, since the store says that they are done."""
         self.ready = Ready()
         self.finished: Finished | None = None
         self.generation = 0
@@ -159,6 +168,10 @@ class Session:
         self.seeing = Seeing(watch, clock, lambda: transport.silent_s)
         self._unread = Unread(transport)
         self._wall_clock = wall_clock
+        self._began_g: int | None = None
+        """Where in the order the position lies with which this process began, if there was one."""
+        self._promised_before = 0
+        """How far former processes may have handed out events."""
         self._stamps_count = 0
         self._assemblers: dict[int, StampsAssembler] = {}
         self._moved: set[Partition] = set()
@@ -222,11 +235,13 @@ class Session:
                 raise self._requests.fenced(saved.generation)
         history, self._history = self._history or [], None
         granted = self._never_saved(history)
+        position = saved.position if saved is not None else Progress.at(granted) if granted is not None else None
+        self._began_g, self._promised_before = None if position is None else position.g, promised
         self._machine = Delivery(
             id=self._settings.id,
             nonce=self._nonce,
             domain=self._settings.domain,
-            position=saved.position if saved is not None else Progress.at(granted) if granted is not None else None,
+            position=position,
             delivered_through=promised,
             skips_lost=self._settings.skips_lost,
             max_buffered=self._settings.max_buffered,
@@ -634,9 +649,7 @@ class Session:
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliveries | DeliverLost):
-                self.ready.append(effect)
-                if isinstance(effect, DeliverLost):
-                    self.seeing.lost(effect)
+                self._delivered(effect)
             elif isinstance(effect, Granted):
                 self._granted(effect)
             elif isinstance(effect, Finished):
@@ -649,6 +662,30 @@ class Session:
                 self._apply_to_stamps(effect)
             else:
                 self._apply_to_events(effect)
+
+    def _delivered(self, effect: Deliveries | DeliverLost) -> None:
+        """It is the application's next, but for what a store says that is done."""
+        done, size = self._done_of(effect), 1 if isinstance(effect, DeliverLost) else len(effect)
+        if done:
+            # A former process handed it out, and may have been killed before it told of that.
+            self._journal.note(effect, 0, done, self.generation)
+            self.handed = (effect.sequence if isinstance(effect, DeliverLost) else effect.first) + done - 1
+            self.already_done += done
+            self._machine.acknowledge(self.handed)
+        if done == size:
+            return
+        if isinstance(effect, DeliverLost):
+            self.seeing.lost(effect)
+            self.ready.append(effect)
+        else:
+            self.ready.append(effect.part(done, size) if done else effect)
+
+    def _done_of(self, effect: Deliveries | DeliverLost) -> int:
+        """How many of its first deliveries are done."""
+        if self.stored is None or self.stored.done is None:
+            return 0
+        done_g = self.stored.done.g
+        return int(effect.g <= done_g) if isinstance(effect, DeliverLost) else int((effect.rows.g <= done_g).sum())
 
     def _apply_to_stamps(self, effect: ReadStamps | StopStamps | PauseStamps | ResumeStamps) -> None:
         partition = Partition(self._names.stamps, effect.partition)
@@ -703,26 +740,47 @@ class Session:
         self.ready.origin = self._origin if self._machine.follows_order else None
         if granted.lease_s:
             self._renew_at = self._clock() + granted.lease_s / 3
+        if self.stored is not None:
+            self.stored.begin(
+                generation=granted.generation,
+                kafka=position_of(self.ready.origin, granted.g if self._began_g is None else self._began_g),
+                handed_g=self._promised_before,
+                granted_g=granted.g,
+                anew=self._settings.begin_anew,
+            )
         # Before anything is delivered under it: a process that dies now leaves a position that knows of its grant.
         self.save(always=True)
 
     def save(self, *, always: bool = False, timeout_s: float | None = None) -> None:
         """Writes the acknowledged position to Kafka, if it has moved."""
-        interval = self._settings.save_interval_s or _REFRESH_S
+        interval = self._settings.save_interval_s or (_REFRESH_S if self.stored is None else _FOLLOW_S)
         self._save_at = self._clock() + interval
         if not self.generation:
             return
-        position = self._machine.position()
-        if always or position != self._positions.saved:
+        position = self._done()
+        if position is None:
+            if always:
+                raise StoreUnavailable(
+                    "the store of positions is locked", remedy="Commit what is acknowledged before the topics change"
+                )
+        elif always or position != self._positions.saved:
             # A position is a promise not to deliver again: without its receipt the delivery would be lost to audits.
             self._journal.send(timeout_s)
             self._write_position(position, max(self._positions.promised, self._next_g()), timeout_s)
 
     def _save_last(self) -> None:
         """Nothing more is handed out: only what was can come again."""
-        position = self._machine.position()
-        if position != self._positions.saved or self._handed_g < self._positions.promised:
+        position = self._done()
+        if position is not None and (position != self._positions.saved or self._handed_g < self._positions.promised):
             self._write_position(position, self._handed_g, None)
+
+    def _done(self) -> Progress | None:
+        """The position as acknowledged; None while a store is not as far: Kafka's never runs ahead of it."""
+        if self.stored is None:
+            return self._machine.position()
+        self._machine.acknowledge(self.stored.committed())
+        position = self._machine.position()
+        return position if self.stored.covers(position_of(self.ready.origin, position.g)) else None
 
     def _write_position(self, position: Progress, through: int, timeout_s: float | None) -> None:
         through = max(through, self._machine.delivered_through)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from totalorder.errors import Error, Fenced, HandlerFailed, SubscriptionEnded
+from totalorder.errors import Error, Fenced, HandlerFailed, SettingsError, StateError, SubscriptionEnded
 from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
@@ -18,9 +18,11 @@ from totalorder.subscriber.event import Event, Handed, Lost, place, position_of
 from totalorder.subscriber.handling import Plan, Retry
 from totalorder.subscriber.parked import Parking
 from totalorder.subscriber.position import Position
+from totalorder.subscriber.position_store import PositionStore
 from totalorder.subscriber.running import run
 from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.session import Session, SessionSettings
+from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import warn_of_unseen
 from totalorder.subscriber.watch import Changed, Granted, Hold, News, Stalled
@@ -35,7 +37,8 @@ class Metrics:
 
     `buffered_events` wait for their turn, `waiting_stamps` for their events, `ready` events for the application, and
     `unacknowledged` ones were handed to it. Dropped, since they came once more: `repeated_batches` of stamps, and
-    `repeated_records` of event partitions. `hold` is what has been waited for the longest, and for how long, looked at
+    `repeated_records` of event partitions; and `already_done` events, of which a store of positions says that they are.
+    `hold` is what has been waited for the longest, and for how long, looked at
     about once in a second while events are polled for; None where nothing is. `stalled`: that was told as a stall.
     At least `lag_events` are behind; of the oldest that is here and was not handed out, `lag_s` is the age by its
     record's time. No broker has answered for `silent_s` seconds.
@@ -48,6 +51,7 @@ class Metrics:
     waiting_stamps: int
     repeated_batches: int
     repeated_records: int
+    already_done: int
     generation: int
     g: int
     hold: Hold | None
@@ -132,6 +136,12 @@ class Subscriber(Generic[Handed]):
     names. Topics of which the domain has seen nothing are warned of in Python's log, "totalorder.subscriber": a name
     may be mistyped.
 
+    With `positions`, a store in the application's own database (SqlitePositions, SqlAlchemyPositions), `ack` writes the
+    position within the application's transaction: position and effects are committed together, so that each event has
+    its effect once, whatever is killed when. A process goes on from there; Kafka's saved position follows each two
+    seconds, or `save_interval_s`. A store that is older than what Kafka has saved, as a database that was restored, is
+    refused with StateError, and so is one of another domain, or of one that was begun anew.
+
     That log also says what was granted, what is waited for after some seconds, outages, losses that are skipped, and
     why a Subscriber stopped. `on_granted`, `on_change` (of the set of topics, before the first event behind it) and
     `on_stalled` (nothing came for `stalled_after_s` seconds of what must come, as when no sequencer runs; again, more
@@ -162,6 +172,7 @@ class Subscriber(Generic[Handed]):
         outage_timeout_s: float = 60.0,
         save_interval_s: float = 0.0,
         max_buffered: int = 1_000,
+        positions: PositionStore | None = None,
         receipts: bool = True,
         control_key: str | None = None,
         client: Client = "kafka-python",
@@ -205,9 +216,9 @@ class Subscriber(Generic[Handed]):
                 max_poll_records=max_buffered,
             )
         self._clock = clock
-        self._session = Session(
-            transport, settings, nonce=nonce or secrets.token_hex(12), clock=clock, wall_clock=wall_clock
-        )
+        nonce = nonce or secrets.token_hex(12)
+        stored = None if positions is None else Stored(positions, id=id, domain=domain, nonce=nonce)
+        self._session = Session(transport, settings, nonce=nonce, clock=clock, wall_clock=wall_clock, stored=stored)
         self._guard = _Guard()
         self._callbacks: dict[type[News], Callable[[Any], object] | None] = {
             Granted: on_granted,
@@ -290,9 +301,14 @@ class Subscriber(Generic[Handed]):
                 break
         raise StopIteration
 
-    def ack(self, event: Event | Lost | EventBatch[Handed]) -> None:
+    def ack(self, event: Event | Lost | EventBatch[Handed], *, within: Any = None) -> None:
         """Everything through `event`, or a whole batch, is done with, in the order of delivery; an older one again
         changes nothing.
+
+        With `positions` the position is written `within` the open transaction of a connection, together with the
+        effects: then each event has its effect once. Raises, and then the transaction must be rolled back: Fenced,
+        StateError (the row is gone), after which the Subscriber is of no more use; StoreUnavailable; AlreadyDone, an
+        older event again; NotCommitted, where what was acknowledged before was rolled back.
         """
         self._check()
         if not isinstance(event, Event | Lost | EventBatch):
@@ -304,8 +320,24 @@ class Subscriber(Generic[Handed]):
             return
         if event.sequence > self._session.handed:
             raise ValueError(f"{event} was not delivered by this subscriber")
-        with self._guard:
-            self._session.acknowledge(event.sequence)
+        if (stored := self._session.stored) is None:
+            if within is not None:
+                raise SettingsError(
+                    "within is for a Subscriber with positions=", remedy="Give it a store, or ack(event)"
+                )
+            with self._guard:
+                self._session.acknowledge(event.sequence)
+            return
+        if within is None:
+            raise SettingsError(
+                "this Subscriber keeps its position in a store, and ack() was given no connection",
+                remedy="ack(event, within=connection), in the transaction that has the event's effects",
+            )
+        try:
+            stored.write(within, event.sequence, event.position)
+        except (Fenced, StateError) as error:
+            self._guard.failure = error
+            raise
 
     def run(
         self,
@@ -424,13 +456,14 @@ class Subscriber(Generic[Handed]):
         held = machine.buffered()
         lag_events, lag_s = self._session.lag()
         return Metrics(
-            delivered=self._session.handed,
+            delivered=self._session.handed - self._session.already_done,
             unacknowledged=held.unacknowledged - len(self._session.ready),
             ready=len(self._session.ready),
             buffered_events=held.events,
             waiting_stamps=held.stamps,
             repeated_batches=held.repeated_batches,
             repeated_records=machine.repeated_records,
+            already_done=self._session.already_done,
             generation=self._session.generation,
             g=machine.g,
             hold=self._session.seeing.hold,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from totalorder.broker import LocalBroker as LocalBroker
     from totalorder.errors import (
+        AlreadyDone as AlreadyDone,
         BrokerUnavailable as BrokerUnavailable,
         Contradiction as Contradiction,
         EnvironmentProblem as EnvironmentProblem,
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
         Fenced as Fenced,
         HandlerFailed as HandlerFailed,
         LimitExceeded as LimitExceeded,
+        NotCommitted as NotCommitted,
         PreflightFailed as PreflightFailed,
         Rejected as Rejected,
         SequencerUnavailable as SequencerUnavailable,
         SettingsError as SettingsError,
         StateError as StateError,
+        StoreUnavailable as StoreUnavailable,
         SubscriptionEnded as SubscriptionEnded,
         WireError as WireError,
     )
@@ -33,12 +36,15 @@ if TYPE_CHECKING:
         Lost as Lost,
         Position as Position,
         Retry as Retry,
+        SqlitePositions as SqlitePositions,
         Subscriber as Subscriber,
     )
+    from totalorder.subscriber.sqlalchemy_positions import SqlAlchemyPositions as SqlAlchemyPositions
 
 __version__ = "0.1.0"
 
 _ERRORS = (
+    "AlreadyDone",
     "BrokerUnavailable",
     "Contradiction",
     "EnvironmentProblem",
@@ -47,11 +53,13 @@ _ERRORS = (
     "Fenced",
     "HandlerFailed",
     "LimitExceeded",
+    "NotCommitted",
     "PreflightFailed",
     "Rejected",
     "SequencerUnavailable",
     "SettingsError",
     "StateError",
+    "StoreUnavailable",
     "SubscriptionEnded",
     "WireError",
 )
@@ -63,10 +71,15 @@ _HOMES = {
     "Lost": "totalorder.subscriber",
     "Position": "totalorder.subscriber",
     "Retry": "totalorder.subscriber",
+    "SqlAlchemyPositions": "totalorder.subscriber.sqlalchemy_positions",
+    "SqlitePositions": "totalorder.subscriber",
     "Subscriber": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 
-__all__ = ["__version__", *sorted(_HOMES)]
+_OF_EXTRAS = {"SqlAlchemyPositions"}
+"""What `from totalorder import *` must not ask for."""
+
+__all__ = ["__version__", *sorted(_HOMES.keys() - _OF_EXTRAS)]
 
 
 def __getattr__(name: str) -> object:

@@ -89,5 +89,17 @@ class HandlerFailed(Error):
     """The handler that was given to `run` failed on an event, which is not acknowledged; the cause has the reason."""
 
 
+class StoreUnavailable(Error):
+    """The database that keeps a subscriber's position is locked, cannot be reached, or refuses what it is asked."""
+
+
+class AlreadyDone(Error):
+    """An event was acknowledged whose effects and position are committed already: roll back what was done again."""
+
+
+class NotCommitted(Error):
+    """An event was acknowledged behind one whose transaction came to nothing: the effects of that one are missing."""
+
+
 class LimitExceeded(Error):
     """Something is larger, or there are more of it, than totalorder is willing to carry."""

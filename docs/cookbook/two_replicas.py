@@ -1,0 +1,42 @@
+"""Two replicas that must agree: each keeps the last value of each key, written to by two topics.
+
+    python two_replicas.py one one.db localhost:9092
+    python two_replicas.py two two.db localhost:9092
+
+Where two topics write one key, the last one wins, and which is the last is the domain's order: the same for both. The
+fingerprint takes in every value in the order of its coming, so that replicas which agree on it had the same history.
+"""
+
+import hashlib
+import signal
+import sqlite3
+import sys
+
+import totalorder as to
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS state (key BLOB PRIMARY KEY, value BLOB);
+CREATE TABLE IF NOT EXISTS history (fingerprint TEXT NOT NULL);
+"""
+
+
+def main(name: str, path: str, servers: str) -> None:
+    database = sqlite3.connect(path)
+    database.executescript(SCHEMA)
+    store = to.SqlitePositions(path)
+    with to.Subscriber(
+        ["prices", "discounts"], id=f"replica-{name}", domain="shop", bootstrap_servers=servers, positions=store
+    ) as subscriber:
+        signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+        for event in subscriber:
+            with database:  # one transaction
+                (before,) = database.execute("SELECT fingerprint FROM history").fetchone() or ("",)
+                after = hashlib.sha256(before.encode() + repr((event.g, event.value)).encode()).hexdigest()
+                database.execute("DELETE FROM history")
+                database.execute("INSERT INTO history VALUES (?)", (after,))
+                database.execute("INSERT OR REPLACE INTO state VALUES (?, ?)", (event.key, event.value))
+                subscriber.ack(event, within=database)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,88 @@
+"""Positions in any database that SQLAlchemy speaks to (the extra `sqlalchemy`)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from totalorder.errors import EnvironmentProblem, SettingsError
+from totalorder.subscriber.position_store import Execute, PositionStore
+
+try:
+    from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, text
+    from sqlalchemy.exc import SQLAlchemyError
+except ImportError as error:
+    raise EnvironmentProblem(
+        "SqlAlchemyPositions needs the package sqlalchemy", remedy="pip install 'totalorder[sqlalchemy]'"
+    ) from error
+
+_METADATA = MetaData()
+Table(
+    "totalorder_positions",
+    _METADATA,
+    Column("domain", String(200), primary_key=True),
+    Column("subscriber", String(255), primary_key=True),
+    Column("place", String(300), nullable=False),
+    Column("generation", BigInteger, nullable=False, autoincrement=False),
+    Column("nonce", String(64), nullable=False),
+)
+
+
+class SqlAlchemyPositions(PositionStore):
+    """Keeps positions in the table `totalorder_positions` of an engine's database.
+
+        store = SqlAlchemyPositions(engine)
+        with Subscriber(["orders"], id="shop", domain="shop", positions=store) as subscriber:
+            for event in subscriber:
+                with engine.begin() as connection:  # one transaction
+                    connection.execute(…)
+                    subscriber.ack(event, within=connection)
+
+    `within` is a Connection to the same database; of an ORM session, `session.connection()`. `adopt`
+    (once) takes over an id that had no store so far.
+    """
+
+    def __init__(self, engine: Engine, *, adopt: bool = False) -> None:
+        if not isinstance(engine, Engine):
+            raise SettingsError(f"engine = {engine!r} is no sqlalchemy.Engine", remedy="Give create_engine(…)")
+        if engine.url.get_backend_name() == "sqlite" and engine.url.database in (None, "", ":memory:"):
+            raise SettingsError(
+                "engine has its database in memory", remedy="A position that ends with the process is none: name a file"
+            )
+        self._engine, self.adopt = engine, adopt
+
+    def __str__(self) -> str:
+        return f"the position store {self._engine.url.render_as_string(hide_password=True)}"
+
+    @property
+    def _failures(self) -> tuple[type[Exception], ...]:
+        return (SQLAlchemyError,)
+
+    def _prepare(self) -> None:
+        _METADATA.create_all(self._engine)
+
+    @contextmanager
+    def _own(self, *, waits: bool) -> Iterator[Execute]:  # noqa: ARG002
+        # How long a lock is waited for, the engine knows.
+        with self._engine.begin() as connection:
+            yield _executing(connection)
+
+    def _within(self, connection: Any) -> Execute:
+        if not isinstance(connection, Connection):
+            raise SettingsError(
+                f"within = {connection!r} is no sqlalchemy.Connection",
+                remedy="Give the one of the application's transaction; of an ORM session, session.connection()",
+            )
+        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+            raise SettingsError(
+                "within is a connection that commits each statement by itself",
+                remedy="Give one in a transaction, as of engine.begin(), so that effects and position are one",
+            )
+        return _executing(connection)
+
+
+def _executing(connection: Connection) -> Execute:
+    def execute(statement: str, values: Mapping[str, object]) -> tuple[int, Sequence[Sequence[Any]]]:
+        done = connection.execute(text(statement), dict(values))
+        return done.rowcount, [tuple(row) for row in done] if done.returns_rows else []
+
+    return execute

@@ -1,0 +1,119 @@
+"""The scripts of docs/cookbook, as processes on a real broker; one is killed now and then."""
+
+import json
+import random
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+from sim_kafka_sequencer import ThreadSequencer
+from waiting import wait_until
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+
+pytestmark = pytest.mark.broker
+COOKBOOK = Path(__file__).parents[2] / "docs/cookbook"
+NewTopic = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[LocalBroker]:
+    """A broker of its own, as the scripts' topics and domains have names of their own."""
+    with LocalBroker() as running:
+        with kafka_clients.admin(running.bootstrap_servers) as admin:
+            topics = ("payments", "customers", "orders", "prices", "discounts")
+            admin.create_topics({name: {"num_partitions": 2} for name in topics})
+            admin.wait_for_topics(list(topics))
+        yield running
+
+
+@contextmanager
+def running(script: str, *given: object) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, str(COOKBOOK / script), *map(str, given)])
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            assert process.wait(30) in (0, -9)
+        finally:
+            process.kill()
+            process.wait(30)
+
+
+def asked(path: Path, question: str) -> list[Any]:
+    """What a database that others write to says; nothing before there is a table."""
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path)) as database:
+        return database.execute(question).fetchall()
+    return []
+
+
+def send(producer: KafkaProducer, topic: str, key: str, **value: object) -> None:
+    producer.send(topic, key=key.encode(), value=json.dumps(value).encode())
+
+
+def subscribed(path: Path) -> None:
+    wait_until(lambda: asked(path, "SELECT 1 FROM totalorder_positions") != [], "the script subscribes")
+
+
+def test_balances_are_right_though_the_process_is_killed(own: LocalBroker, tmp_path: Path) -> None:
+    path, servers, rng = tmp_path / "balances.db", own.bootstrap_servers, random.Random(1)
+    sums = dict.fromkeys(("ann", "bob"), 0)
+
+    def seen() -> dict[str, int]:
+        return dict(asked(path, "SELECT account, balance FROM balances"))
+
+    with ThreadSequencer(servers, "bank", ["payments"]), kafka_clients.producer(servers) as producer:
+        for _ in range(2):
+            with running("effects_once.py", path, servers) as process:
+                subscribed(path)
+                before = seen()
+                for _ in range(200):
+                    account, amount = rng.choice(("ann", "bob")), rng.randint(1, 9)
+                    sums[account] += amount
+                    send(producer, "payments", account, account=account, amount=amount)
+                producer.flush(30)
+                wait_until(lambda before=before: seen() != before, "it handles some")  # type: ignore[misc]
+                process.kill()
+        with running("effects_once.py", path, servers):
+            wait_until(lambda: sum(seen().values()) >= sum(sums.values()), "all is handled")
+    assert seen() == sums
+
+
+def test_no_order_comes_before_its_customer_and_replicas_agree(own: LocalBroker, tmp_path: Path) -> None:
+    servers, shop = own.bootstrap_servers, tmp_path / "shop.db"
+    replicas = [tmp_path / f"{name}.db" for name in ("one", "two")]
+    with (
+        ThreadSequencer(servers, "shop", ["customers", "orders", "prices", "discounts"]),
+        kafka_clients.producer(servers) as producer,
+        running("parent_and_child.py", shop, servers) as process,
+        running("two_replicas.py", "one", replicas[0], servers),
+        running("two_replicas.py", "two", replicas[1], servers),
+    ):
+        for path in (shop, *replicas):
+            subscribed(path)
+        for number in range(50):
+            send(producer, "customers", str(number), id=number, name=f"customer {number}")
+            producer.flush(30)
+            send(producer, "orders", str(number), id=number, customer=number)
+            for topic in ("prices", "discounts"):
+                send(producer, topic, str(number % 5), number=number)
+        producer.flush(30)
+        send(producer, "prices", "last", number=-1)
+        producer.flush(30)
+        wait_until(lambda: asked(shop, "SELECT count(*) FROM orders") == [(50,)], "all orders are there")
+        last = "SELECT 1 FROM state WHERE key = CAST('last' AS BLOB)"
+        wait_until(lambda: all(asked(path, last) for path in replicas), "the replicas have the last price")
+        assert process.poll() is None
+    states = [
+        asked(path, "SELECT * FROM state ORDER BY key") + asked(path, "SELECT * FROM history") for path in replicas
+    ]
+    assert states[0] == states[1]
+    assert len(states[0]) == 7

@@ -1,0 +1,486 @@
+"""Positions in an application's database: each event has its effect once, whatever is rolled back or restored."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy
+from sim_receipts import receipts_of
+from sim_small import World, await_ready
+
+from totalorder.errors import AlreadyDone, Error, Fenced, NotCommitted, SettingsError, StateError, StoreUnavailable
+from totalorder.subscriber import Event, Lost, Position, PositionStore, SqlitePositions, Subscriber
+from totalorder.subscriber.sqlalchemy_positions import SqlAlchemyPositions
+from totalorder.subscriber.stored import Stored
+from totalorder.subscriber.transport import Partition
+
+
+class Shop:
+    """An application's database, and its effects: a row for each event."""
+
+    def __init__(self, path: Path, kind: str) -> None:
+        self.path, self.kind = path, kind
+        self._engine = sqlalchemy.create_engine(f"sqlite:///{path}")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS effects (value TEXT)")
+
+    def store(self, **settings: bool) -> PositionStore:
+        if self.kind == "sqlite":
+            return SqlitePositions(self.path, **settings)
+        return SqlAlchemyPositions(self._engine, **settings)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        if self.kind == "sqlite":
+            with closing(sqlite3.connect(self.path)) as connection, connection:
+                yield connection
+        else:
+            with self._engine.begin() as begun:
+                yield begun
+
+    def work(self, connection: Any, *events: Any) -> None:
+        """The effects of events."""
+        for event in events:
+            statement = "INSERT INTO effects VALUES (:value)"
+            values = {"value": event.value.decode() if isinstance(event, Event) and event.value else "lost"}
+            connection.execute(statement if self.kind == "sqlite" else sqlalchemy.text(statement), values)
+
+    def commit(self, subscriber: Subscriber[Any], *events: Any, fails: bool = False) -> None:
+        """The effects of events, and the position behind the last one, in one transaction; one that `fails` is rolled
+        back by a ZeroDivisionError.
+        """
+        with self.transaction() as connection:
+            self.work(connection, *events)
+            subscriber.ack(events[-1], within=connection)
+            if fails:
+                raise ZeroDivisionError
+
+    @property
+    def effects(self) -> list[str]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return [value for (value,) in connection.execute("SELECT value FROM effects ORDER BY rowid")]
+
+    def rows(self) -> list[tuple[str, int]]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return connection.execute("SELECT place, generation FROM totalorder_positions").fetchall()
+
+
+@pytest.fixture(params=["sqlite", "sqlalchemy"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+    return Shop(tmp_path / "shop.db", request.param)
+
+
+def subscriber(world: World, shop: Shop, **settings: Any) -> Subscriber[Any]:
+    return world.subscriber("a", **({"positions": shop.store()} | settings))
+
+
+def polled(subscriber: Subscriber[Any]) -> Any:
+    """The next event."""
+    event = subscriber.poll(60)
+    assert event is not None
+    return event
+
+
+def handle(shop: Shop, subscriber: Subscriber[Any], count: int) -> list[Any]:
+    """Handles some events, each in a transaction."""
+    events = []
+    for _ in range(count):
+        event = polled(subscriber)
+        shop.commit(subscriber, event)
+        events.append(event)
+    return events
+
+
+def publish(world: World, *values: str) -> None:
+    for value in values:
+        world.publish("a", value)
+
+
+def _fail(shop: Shop, connection: Any, subscriber: Subscriber[Any], batch: Any) -> None:
+    shop.work(connection, *batch)
+    subscriber.ack(batch, within=connection)
+    raise ZeroDivisionError
+
+
+def kill(subscriber: Subscriber[Any]) -> None:
+    """As kill -9 does: nothing more is saved."""
+    subscriber._transport.close()
+
+
+def saved_g(world: World) -> int:
+    """Where Kafka has the id."""
+    from totalorder.sequencer.position import decode_saved
+
+    records = [record for (at, log) in world.kafka.logs.items() if at.topic == "d.positions" for record in log]
+    return max(decode_saved(record.value).position.g for record in records if record.value is not None)
+
+
+def test_a_process_goes_on_behind_what_was_committed_though_kafka_knows_less(shop: Shop) -> None:
+    world = World()
+    first = subscriber(world, shop, save_interval_s=1_000)
+    publish(world, *"123456")
+    events = handle(shop, first, 4)
+    assert saved_g(world) < events[0].g
+    kill(first)
+    second = subscriber(world, shop, nonce="second")
+    await_ready(second, 2)
+    second.save()
+    assert saved_g(world) == events[3].g
+    assert [event.value for event in handle(shop, second, 2)] == [b"5", b"6"]
+    assert shop.effects == [*"123456"]
+    metrics = second.metrics()
+    assert (metrics.delivered, metrics.already_done) == (2, 4)
+    second.close()
+    told = [(receipt.n, receipt.redelivered) for receipt in receipts_of(world.kafka, "s") if receipt.nonce == "second"]
+    assert [n for n, _ in told] == [1, 2, 3, 4, 5, 6]
+    assert all(redelivered for _, redelivered in told[:4])
+
+
+def test_kafka_follows_what_is_committed_and_never_runs_ahead_of_it(shop: Shop) -> None:
+    world = World()
+    with subscriber(world, shop) as mine:
+        publish(world, *"123")
+        one, two = handle(shop, mine, 2)
+        world.now += 3
+        mine.poll(5)
+        assert saved_g(world) == two.g == one.g + 1
+        world.now += 3
+        assert mine.poll(5) is None
+        assert mine.position.g == two.g
+    assert saved_g(world) == two.g
+
+
+def test_what_is_rolled_back_is_not_done_and_what_comes_behind_it_cannot_be_committed(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"123")
+    handle(shop, mine, 1)
+    event = polled(mine)
+    with pytest.raises(ZeroDivisionError):
+        shop.commit(mine, event, fails=True)
+    later = polled(mine)
+    with pytest.raises(NotCommitted, match="rolled back"):
+        shop.commit(mine, later)
+    assert shop.effects == ["1"]
+    for each in (event, later):  # in order, it can be done again
+        shop.commit(mine, each)
+    assert shop.effects == [*"123"]
+
+
+def test_what_is_done_and_done_again_is_refused(shop: Shop) -> None:
+    """As after a commit whose answer was lost."""
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    (event,) = handle(shop, mine, 1)
+    with pytest.raises(AlreadyDone, match="and its effects are there"):
+        shop.commit(mine, event)
+    handle(shop, mine, 1)
+    assert shop.effects == [*"12"]
+
+
+def test_many_events_in_one_transaction_are_one_step(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"1234567")
+    await_ready(mine, 7)
+    one = polled(mine)
+    with shop.transaction() as connection:
+        for event in (one, polled(mine)):
+            shop.work(connection, event)
+            mine.ack(event, within=connection)
+    batch = mine.poll_batch(3, 60)
+    with pytest.raises(ZeroDivisionError), shop.transaction() as connection:
+        _fail(shop, connection, mine, batch)
+    kill(mine)
+    with subscriber(world, shop) as other:
+        await_ready(other, 5)
+        batch = other.poll_batch(3, 60)
+        with shop.transaction() as connection:
+            shop.work(connection, *batch)
+            other.ack(batch, within=connection)
+        handle(shop, other, 5 - len(batch))
+    assert shop.effects == [*"1234567"]
+
+
+def test_an_old_process_that_wakes_commits_nothing(shop: Shop) -> None:
+    world = World()
+    old = subscriber(world, shop)
+    publish(world, *"123")
+    handle(shop, old, 1)
+    event = polled(old)
+    new = subscriber(world, shop)
+    with pytest.raises(Fenced, match="with generation 2; this one, of generation 1, commits nothing"):
+        shop.commit(old, event)
+    assert shop.effects == ["1"]
+    handle(shop, new, 2)
+    assert shop.effects == [*"123"]
+    with pytest.raises(Fenced):
+        old.poll(0)
+
+
+HELD = {"id": "s", "domain": "d"}
+ORDER = Position("d", "log", 0)
+
+
+def stored(shop: Shop, generation: int, nonce: str = "n") -> Stored:
+    """The store of a process by itself, which begins at the beginning of an order."""
+    made = Stored(shop.store(), nonce=nonce, **HELD)
+    made.begin(generation=generation, kafka=ORDER, handed_g=0, granted_g=100, anew=False)
+    return made
+
+
+def test_who_claims_late_takes_nothing_from_a_later_generation(shop: Shop) -> None:
+    later = stored(shop, 2)
+    with pytest.raises(Fenced, match="with generation 2; this one, of generation 1"):
+        stored(shop, 1, "late")
+    with pytest.raises(Fenced, match="with generation 2; this one, of generation 2"):
+        stored(shop, 2, "odd")
+    with shop.transaction() as connection:
+        later.write(connection, 1, ORDER.at(1))
+    assert later.committed() == 1
+
+
+def test_a_process_of_another_cluster_takes_nothing_away_unless_it_begins_anew(shop: Shop) -> None:
+    mine, other = stored(shop, 2), Stored(shop.store(), nonce="other", **HELD)
+    elsewhere: dict[str, Any] = {"kafka": Position("d", "elsewhere", 9), "handed_g": 0, "granted_g": 100}
+    with pytest.raises(StateError, match="of another incarnation of domain 'd'"):
+        other.begin(generation=3, anew=False, **elsewhere)
+    with shop.transaction() as connection:
+        mine.write(connection, 1, ORDER.at(1))
+    other.begin(generation=1, anew=True, **elsewhere)
+    with pytest.raises(Fenced), shop.transaction() as connection:
+        mine.write(connection, 2, ORDER.at(2))
+    assert shop.rows() == [("d/elsewhere/9", 1)]
+
+
+def test_kafka_is_told_nothing_of_a_transaction_that_is_open_or_came_to_nothing(shop: Shop) -> None:
+    mine = stored(shop, 1)
+    assert mine.covers(ORDER)
+    assert mine.covers(ORDER.at(3))
+    assert shop.rows() == [("d/log/3", 1)]
+
+    def roll_back() -> None:
+        with shop.transaction() as connection:
+            mine.write(connection, 1, ORDER.at(4))
+            mine.write(connection, 2, ORDER.at(5))
+            assert mine.committed() == 0
+            assert not mine.covers(ORDER.at(4))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        roll_back()
+    assert mine.committed() == 0
+    assert not mine.covers(ORDER.at(4))
+    for sequence in (1, 2):
+        with shop.transaction() as connection:
+            mine.write(connection, sequence, ORDER.at(3 + sequence))
+    assert mine.committed() == 2
+    assert mine.done == ORDER.at(5)
+    assert mine.covers(ORDER.at(6))
+
+
+def test_it_goes_on_through_changes_and_ends_of_the_subscription(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    handle(shop, mine, 1)
+    mine.subscribe(["a", "b"])
+    world.publish("b", "3")
+    handle(shop, mine, 2)
+    mine.close()
+    for _ in range(3):  # the position passes grants without an event
+        subscriber(world, shop).close()
+    mine = subscriber(world, shop)
+    publish(world, "4")
+    handle(shop, mine, 1)
+    mine.unsubscribe(drain=False)
+    mine.close()
+    publish(world, "nobody's")
+    world.tick(0)
+    mine = subscriber(world, shop)
+    publish(world, "5")
+    handle(shop, mine, 1)
+    assert shop.effects == [*"12345"]
+
+
+def test_a_restored_database_is_refused_with_what_it_lacks(shop: Shop, tmp_path: Path) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"123")
+    (one,) = handle(shop, mine, 1)
+    shutil.copy(shop.path, tmp_path / "backup.db")
+    _, three = handle(shop, mine, 2)
+    mine.close()
+    shutil.copy(tmp_path / "backup.db", shop.path)
+    with pytest.raises(StateError) as told:
+        subscriber(world, shop)
+    assert f"{one.position}, and it had been at {three.position}: the database is older" in str(told.value)
+    assert "Reader" in told.value.remedy
+    store = shop.store()
+    with shop.transaction() as connection:  # as with a Reader
+        shop.work(connection, *[three._replace(value=value) for value in (b"2", b"3")])
+        store.repair(connection, id="s", before=one.position, position=three.position)
+    mine = subscriber(world, shop)
+    publish(world, "4")
+    handle(shop, mine, 1)
+    assert shop.effects == [*"1234"]
+    with pytest.raises(NotCommitted), shop.transaction() as connection:
+        store.repair(connection, id="s", before=one.position, position=three.position)
+
+
+def test_a_database_restored_while_kafka_knew_no_more_than_it_goes_on(shop: Shop, tmp_path: Path) -> None:
+    world = World()
+    mine = subscriber(world, shop, save_interval_s=1_000)
+    publish(world, *"123")
+    handle(shop, mine, 1)
+    shutil.copy(shop.path, tmp_path / "backup.db")
+    handle(shop, mine, 2)
+    kill(mine)
+    shutil.copy(tmp_path / "backup.db", shop.path)
+    handle(shop, subscriber(world, shop), 2)
+    assert shop.effects == [*"123"]
+
+
+def test_a_restart_with_nothing_owed_does_not_hide_that_a_database_was_restored(shop: Shop, tmp_path: Path) -> None:
+    """Kafka's position passes the grant, and the database's with it: an older copy is behind both."""
+    world = World()
+    subscriber(world, shop).close()
+    publish(world, "1")
+    world.tick(0)
+    mine = subscriber(world, shop)
+    shutil.copy(shop.path, tmp_path / "backup.db")
+    handle(shop, mine, 1)
+    mine.poll(5)
+    mine.close()
+    shutil.copy(tmp_path / "backup.db", shop.path)
+    with pytest.raises(StateError, match="the database is older"):
+        subscriber(world, shop)
+
+
+def test_an_id_without_a_row_that_was_handed_events_is_refused_or_adopted(shop: Shop) -> None:
+    world = World()
+    mine = world.subscriber("a")
+    publish(world, *"123")
+    mine.ack(polled(mine))
+    mine.close()
+    with pytest.raises(StateError, match=r"has no position of subscriber 's', which may have been handed events"):
+        subscriber(world, shop)
+    with subscriber(world, shop, positions=shop.store(adopt=True)) as mine:
+        handle(shop, mine, 2)
+    assert shop.effects == [*"23"]
+
+
+def test_who_begins_anew_gives_up_what_was_owed_in_the_database_too(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    handle(shop, mine, 1)
+    kill(mine)
+    mine = subscriber(world, shop, start="new")
+    publish(world, "3")
+    handle(shop, mine, 1)
+    assert shop.effects == [*"13"]
+
+
+def test_a_position_of_a_domain_that_was_begun_anew_or_of_another_is_refused(shop: Shop) -> None:
+    world = World()
+    with subscriber(world, shop) as mine:
+        publish(world, "1")
+        handle(shop, mine, 1)
+    ((place, _),) = shop.rows()
+    for other in (place.replace("/id", "/other"), place.replace("d/", "e/"), f"{place.rpartition('/')[0]}/99"):
+        with closing(sqlite3.connect(shop.path)) as connection, connection:
+            connection.execute("UPDATE totalorder_positions SET place = ?", (other,))
+        with pytest.raises(StateError, match=r"does not fit|order ends at g") as told:
+            subscriber(world, shop)
+        assert 'start="new"' in told.value.remedy
+    with closing(sqlite3.connect(shop.path)) as connection, connection:
+        connection.execute("UPDATE totalorder_positions SET place = 'x'")
+    with pytest.raises(SettingsError, match="is no position"):
+        subscriber(world, shop)
+
+
+def test_a_store_that_is_locked_or_fails_says_so_and_nothing_is_torn(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    event = polled(mine)
+    with closing(sqlite3.connect(shop.path)) as other, closing(sqlite3.connect(shop.path, timeout=0)) as own:
+        other.execute("BEGIN IMMEDIATE")
+        connection = own if shop.kind == "sqlite" else None
+        if connection is not None:
+            with pytest.raises(StoreUnavailable, match=r"cannot take a position: database is locked"):
+                mine.ack(event, within=connection)
+        other.execute("DROP TABLE totalorder_positions")
+        other.commit()
+    with pytest.raises(StoreUnavailable, match="no such table"), shop.transaction() as connection:
+        mine.ack(event, within=connection)
+    assert mine.poll(60) is not None
+
+
+def test_a_row_that_is_gone_ends_the_subscriber(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, "1")
+    event = polled(mine)
+    with closing(sqlite3.connect(shop.path)) as connection, connection:
+        connection.execute("DELETE FROM totalorder_positions")
+    with pytest.raises(StateError, match="is gone from its store"), shop.transaction() as connection:
+        mine.ack(event, within=connection)
+    with pytest.raises(StateError):
+        mine.poll(0)
+
+
+def test_losses_take_their_place_like_events(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop, on_lost="skip")
+    publish(world, *"1234")
+    world.tick(0)
+    world.kafka.trim(Partition("a", 0), 1)
+    handle(shop, mine, 2)
+    kill(mine)
+    events = handle(shop, subscriber(world, shop, on_lost="skip"), 2)
+    assert sorted(shop.effects) == sorted([*"134", "lost"]) or sorted(shop.effects) == sorted([*"124", "lost"])
+    assert not any(isinstance(event, Lost) for event in events[1:])
+
+
+def test_what_is_called_wrongly_is_told(shop: Shop, tmp_path: Path) -> None:
+    world = World()
+    plain, mine = world.subscriber("a", id="plain"), subscriber(world, shop)
+    publish(world, "1")
+    event, other = polled(mine), polled(plain)
+    wrong: list[tuple[Subscriber[Any], Any, Any, str]] = [
+        (mine, event, None, "ack.event, within=connection"),
+        (mine, event, "x", "is no sqlite3.Connection|is no sqlalchemy.Connection"),
+        (plain, other, "x", "Give it a store"),
+    ]
+    for which, what, within, said in wrong:
+        with pytest.raises(SettingsError, match=said):
+            which.ack(what, within=within)
+    with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as connection:
+        if shop.kind == "sqlite":
+            with pytest.raises(SettingsError, match="commits each statement"):
+                mine.ack(event, within=connection)
+            connection.execute("BEGIN")
+            mine.ack(event, within=connection)
+            connection.execute("ROLLBACK")
+    handled: Callable[[], AbstractContextManager[Any]] = shop.transaction
+    with handled() as connection:
+        mine.ack(event, within=connection)
+    with pytest.raises(SettingsError, match="is no file"):
+        SqlitePositions(":memory:")
+    with pytest.raises(SettingsError, match="in memory"):
+        SqlAlchemyPositions(sqlalchemy.create_engine("sqlite://"))
+    with pytest.raises(SettingsError, match=r"is no sqlalchemy\.Engine"):
+        SqlAlchemyPositions("sqlite://")  # type: ignore[arg-type]
+
+
+def test_the_pairwise_mode_has_no_positions(shop: Shop) -> None:
+    with pytest.raises(Error, match="min_subscriptions = 2 has no positions"):
+        subscriber(World(min_subscriptions=2), shop)
+    assert Position.parse("d/x/1").g == 1
