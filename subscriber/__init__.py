@@ -10,10 +10,11 @@ decided in totalorder.subscriber.delivery. Everything runs in the caller's threa
 asyncio, with a thread of its own as the caller.
 """
 
+from totalorder.subscriber import payloads
 from totalorder.subscriber.async_subscriber import AsyncSubscriber
 from totalorder.subscriber.batch import EventBatch
-from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.event import Event, Lost, TypedEvent
 from totalorder.subscriber.handling import Retry
 from totalorder.subscriber.subscriber import Subscriber
 
-__all__ = ["AsyncSubscriber", "Event", "EventBatch", "Lost", "Retry", "Subscriber"]
+__all__ = ["AsyncSubscriber", "Event", "EventBatch", "Lost", "Retry", "Subscriber", "TypedEvent", "payloads"]

@@ -1,8 +1,9 @@
 """Many events at once, as columns."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from totalorder.subscriber.delivery.effects import Deliveries
 from totalorder.subscriber.delivery.rows import Rows
-from totalorder.subscriber.event import Handed, Lost, events_of
+from totalorder.subscriber.event import Event, Handed, Lost, TypedEvent, events_of
 from totalorder.subscriber.transport import Record
 
 if TYPE_CHECKING:
@@ -22,14 +23,20 @@ Ints = npt.NDArray[np.int64]
 class EventBatch(Generic[Handed]):
     """Events in their order, and before them what is lost (`lost`, with `on_lost="skip"` alone).
 
-    Iterating gives a Lost for each loss, then an Event for each event; `len` counts the events. A batch is false when
-    there is nothing in it. The columns have one value for each event: `topic`, `key`, `value` are lists, `partition`,
-    `offset`, `n`, `g`, `timestamp_ms` arrays of int64. `ack` takes the whole batch, or any of its events.
+    Iterating gives a Lost for each loss, then an Event for each event (with a deserializer a TypedEvent); `len` counts
+    the events. A batch is false when there is nothing in it. The columns have one value for each event: `topic`, `key`,
+    `value` are lists, `partition`, `offset`, `n`, `g`, `timestamp_ms` arrays of int64. `ack` takes the whole batch, or
+    any of its events.
     """
 
-    def __init__(self, lost: tuple[Lost, ...], parts: Sequence[Deliveries]) -> None:
+    def __init__(
+        self,
+        lost: tuple[Lost, ...],
+        parts: Sequence[Deliveries],
+        deserializer: Callable[[Event], object] | None = None,
+    ) -> None:
         self.lost = lost
-        self._parts = parts
+        self._parts, self._deserializer = parts, deserializer
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -40,7 +47,12 @@ class EventBatch(Generic[Handed]):
     def __iter__(self) -> Iterator[Handed]:
         yield from cast("Iterable[Handed]", self.lost)
         for part in self._parts:
-            yield from cast("Iterable[Handed]", events_of(part))
+            yield from cast("Iterable[Handed]", self._typed(events_of(part)))
+
+    def _typed(self, events: Iterator[Event]) -> Iterator[Event]:
+        if self._deserializer is None:
+            return events
+        return map(TypedEvent.of, events, repeat(self._deserializer))
 
     def __repr__(self) -> str:
         return f"EventBatch(events={len(self)}, lost={len(self.lost)}, sequence={self.sequence})"
@@ -58,7 +70,12 @@ class EventBatch(Generic[Handed]):
             else:
                 head += [part.part(0, taken)] if taken else []
                 tail.append(part.part(taken, len(part)))
-        return EventBatch(lost, head), EventBatch(self.lost[len(lost) :], tail)
+        rest = self.lost[len(lost) :]
+        return EventBatch(lost, head, self._deserializer), EventBatch(rest, tail, self._deserializer)
+
+    def with_deserializer(self, deserializer: Callable[[Event], object]) -> "EventBatch[Handed]":
+        """The same, whose events have payloads."""
+        return EventBatch(self.lost, self._parts, deserializer)
 
     @property
     def sequence(self) -> int:

@@ -13,8 +13,7 @@ from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.sequencer.budget import parse_json
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.values import number, text
-from totalorder.subscriber.event import Event, Lost, place
-from totalorder.subscriber.handling import told
+from totalorder.subscriber.event import Event, Lost, place, told
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 VERSION = 1

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Fenced as Fenced,
         HandlerFailed as HandlerFailed,
         LimitExceeded as LimitExceeded,
+        PayloadError as PayloadError,
         PreflightFailed as PreflightFailed,
         Rejected as Rejected,
         SequencerUnavailable as SequencerUnavailable,
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
         Lost as Lost,
         Retry as Retry,
         Subscriber as Subscriber,
+        TypedEvent as TypedEvent,
+        payloads as payloads,
     )
 
 __version__ = "0.1.0"
@@ -46,6 +49,7 @@ _ERRORS = (
     "Fenced",
     "HandlerFailed",
     "LimitExceeded",
+    "PayloadError",
     "PreflightFailed",
     "Rejected",
     "SequencerUnavailable",
@@ -62,6 +66,8 @@ _HOMES = {
     "Lost": "totalorder.subscriber",
     "Retry": "totalorder.subscriber",
     "Subscriber": "totalorder.subscriber",
+    "TypedEvent": "totalorder.subscriber",
+    "payloads": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -89,5 +89,9 @@ class HandlerFailed(Error):
     """The handler that was given to `run` failed on an event, which is not acknowledged; the cause has the reason."""
 
 
+class PayloadError(Error):
+    """An event's value is not what the deserializer reads. The event itself is there, with its bytes."""
+
+
 class LimitExceeded(Error):
     """Something is larger, or there are more of it, than totalorder is willing to carry."""
