@@ -1,0 +1,207 @@
+"""All ways to take events, by both clients, on a real broker: each gives the one order, through a restart."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from kafka import KafkaProducer
+from sim_kafka_sequencer import ThreadSequencer
+
+from totalorder import kafka_clients
+from totalorder.broker import LocalBroker
+from totalorder.cli.app import main
+from totalorder.subscriber import AsyncSubscriber, Event, Subscriber
+from totalorder.subscriber.clients import Client
+
+pytestmark = pytest.mark.broker
+EVENTS, FIRST_LIFE = 20, 8
+BOUND_S = 60
+
+
+@pytest.fixture(scope="module")
+def domain(broker: LocalBroker, kafka_admin: Any) -> Iterator[str]:
+    """A domain of the topics `faces-a` and `faces-b`, two partitions each."""
+    kafka_admin.create_topics({name: {"num_partitions": 2} for name in ("faces-a", "faces-b")})
+    kafka_admin.wait_for_topics(["faces-a", "faces-b"])
+    with ThreadSequencer(broker.bootstrap_servers, "faces", ["faces-a", "faces-b"]):
+        yield "faces"
+
+
+@pytest.fixture(scope="module")
+def producer(broker: LocalBroker) -> Iterator[KafkaProducer]:
+    with kafka_clients.producer(broker.bootstrap_servers) as made:
+        yield made
+
+
+# --- one life: takes so many events, and acknowledges them ------------------------------------------------------------
+
+
+def iterator(subscriber: Subscriber[Event], count: int) -> list[Event]:
+    events: list[Event] = []
+    for event in subscriber:
+        events.append(event)
+        subscriber.ack(event)
+        if len(events) == count:
+            break
+    return events
+
+
+def poll(subscriber: Subscriber[Event], count: int) -> list[Event]:
+    events: list[Event] = []
+    while len(events) < count:
+        event = subscriber.poll(BOUND_S)
+        assert event is not None
+        events.append(event)
+        subscriber.ack(event)
+    return events
+
+
+def poll_batch(subscriber: Subscriber[Event], count: int) -> list[Event]:
+    events: list[Event] = []
+    while len(events) < count:
+        batch = subscriber.poll_batch(count - len(events), BOUND_S)
+        assert batch
+        events += batch
+        subscriber.ack(batch)
+    return events
+
+
+def run(subscriber: Subscriber[Event], count: int) -> list[Event]:
+    events: list[Event] = []
+
+    def handle(event: Event) -> None:
+        events.append(event)
+        if len(events) == count:
+            subscriber.stop()
+
+    subscriber.run(handle)
+    return events
+
+
+async def async_for(subscriber: AsyncSubscriber[Event], count: int) -> list[Event]:
+    events: list[Event] = []
+    async for event in subscriber:
+        events.append(event)
+        await subscriber.ack(event)
+        if len(events) == count:
+            break
+    return events
+
+
+async def async_poll_batch(subscriber: AsyncSubscriber[Event], count: int) -> list[Event]:
+    """Each second call is cancelled, wherever it is."""
+    events: list[Event] = []
+    while len(events) < count:
+        call = asyncio.ensure_future(subscriber.poll_batch(count - len(events), BOUND_S))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait([call])
+        batch = await subscriber.poll_batch(3, BOUND_S) if call.cancelled() else call.result()
+        if len(batch) > count - len(events):
+            batch, _ = batch.split(count - len(events))
+        events += batch
+        await subscriber.ack(batch)
+    return events
+
+
+async def async_run(subscriber: AsyncSubscriber[Event], count: int) -> list[Event]:
+    events: list[Event] = []
+
+    async def handle(event: Event) -> None:
+        events.append(event)
+        if len(events) == count:
+            subscriber.stop()
+
+    await subscriber.run(handle)
+    return events
+
+
+def life(take: Any, settings: dict[str, Any], count: int, begun: Callable[[], None]) -> list[Event]:
+    topics = ["faces-a", "faces-b"]
+    if not asyncio.iscoroutinefunction(take):
+        with Subscriber(topics, **settings) as subscriber:
+            begun()
+            return take(subscriber, count)  # type: ignore[no-any-return]
+
+    async def main() -> list[Event]:
+        async with AsyncSubscriber(topics, **settings) as subscriber:
+            begun()
+            return await take(subscriber, count)  # type: ignore[no-any-return]
+
+    return asyncio.run(asyncio.wait_for(main(), 2 * BOUND_S))
+
+
+@pytest.mark.parametrize("take", [iterator, poll, poll_batch, run, async_for, async_poll_batch, async_run])
+def test_every_face_gives_the_one_order(
+    broker: LocalBroker, producer: KafkaProducer, domain: str, client: Client, take: Any
+) -> None:
+    name = f"{take.__name__}-{client}"
+    settings: dict[str, Any] = {
+        "id": name,
+        "domain": domain,
+        "bootstrap_servers": broker.bootstrap_servers,
+        "client": client,
+    }
+
+    def publish() -> None:
+        for number in range(EVENTS):
+            producer.send(f"faces-{'ab'[number % 2]}", value=f"{name} {number}".encode())
+        producer.flush(10)
+
+    events = life(take, settings, FIRST_LIFE, publish)
+    events += life(take, settings, EVENTS - FIRST_LIFE, lambda: None)
+    assert [event.g for event in events] == sorted({event.g for event in events})
+    assert {event.value for event in events} == {f"{name} {number}".encode() for number in range(EVENTS)}
+    # What a process was about to be given may be flagged; what it acknowledged never comes again.
+    assert {event.tag for event in events[:FIRST_LIFE]} == {None}
+
+
+def test_a_parked_event_comes_back(
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    domain: str,
+    client: Client,
+    unique_name: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """With all that it had, as a new event; what it was is acknowledged."""
+    parking, servers = unique_name("parked"), broker.bootstrap_servers
+
+    def parked(*words: str) -> str:
+        with pytest.raises(SystemExit) as done:
+            main(["parked", words[0], parking, *words[1:], "--bootstrap-servers", servers])
+        captured = capsys.readouterr()
+        assert (done.value.code or 0, captured.err) == (0, "")
+        return captured.out
+
+    parked("create")
+    seen: list[tuple[Any, ...]] = []
+
+    def handle(event: Event) -> None:
+        seen.append((event.key, event.value, event.headers))
+        if len(seen) == 1:
+            raise ValueError("not today")
+        subscriber.stop()
+
+    headers: list[Any] = [("trace", b"7"), ("none", None), ("trace", b"\xff")]
+    settings: dict[str, Any] = {"id": f"parking-{client}", "domain": domain, "bootstrap_servers": servers}
+    with Subscriber(["faces-a"], client=client, **settings) as subscriber:
+        other = Producer({"bootstrap.servers": servers})  # kafka-python writes no header that is null
+        other.produce("faces-a", None, b"k", 1, headers=headers)
+        assert other.flush(30) == 0
+        producer.send("faces-a", value=b"last", partition=0)
+        producer.flush(10)
+        subscriber.run(handle, park=parking)
+    lies = json.loads(parked("list", "--json"))
+    assert (lies["error"], lies["attempts"], lies["value"]) == ("ValueError: not today", 1, None)
+    assert "a new event" in parked("replay", lies["at"], "--client", "confluent")
+    assert parked("list") == ""
+    with Subscriber(["faces-a"], client=client, **settings) as subscriber:
+        again = subscriber.poll(BOUND_S)
+        assert again is not None
+        assert (again.key, again.value, again.headers) == (b"k", None, tuple(headers)) == seen[0]
+        assert (again.partition, again.tag) == (1, None)
+        assert again.g > lies["g"]
