@@ -2,13 +2,19 @@
 
 import asyncio
 import json
+import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from kafka import KafkaProducer
+from kafka import KafkaProducer, TopicPartition
 from sim_kafka_sequencer import ThreadSequencer
+from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
@@ -18,6 +24,7 @@ from totalorder.subscriber.clients import Client
 
 pytestmark = pytest.mark.broker
 EACH = 6
+ROOT = Path(__file__).parents[2]
 BOUND_S = 60
 
 
@@ -159,6 +166,68 @@ def test_every_face_goes_on_with_the_one_order_where_another_one_was(
         assert len(events) == before + EACH, take.__name__
         assert [event.g for event in events] == sorted({event.g for event in events}), take.__name__
     assert {event.value for event in events} == {f"{client} {number}".encode() for number in range(len(events))}
+
+
+def of_readme(word: str, domain: str, servers: str) -> subprocess.Popen[str]:
+    """Runs the example that has this word, on the topics and in the domain of these tests."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = (block for block in blocks if word in block)
+    code = code.replace('"orders"', '"faces-a"').replace('"payments"', '"faces-b"')
+    code = code.replace('domain="shop"', f'domain="{domain}", bootstrap_servers="{servers}"')
+    grants = TopicPartition(f"{domain}.grants", 0)
+    with kafka_clients.consumer(servers) as consumer:
+        before = consumer.end_offsets([grants])[grants]
+        process = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True)
+        wait_until(
+            lambda: consumer.end_offsets([grants])[grants] > before or process.poll() is not None,
+            "the example subscribes",
+            bound_s=BOUND_S,
+        )
+    return process
+
+
+def said_until(process: subprocess.Popen[str], number: signal.Signals, lines: int) -> list[str]:
+    """What it prints; ended by a signal."""
+    assert process.stdout is not None
+    with process.stdout as stdout:
+        try:
+            said = [stdout.readline() for _ in range(lines)]
+            process.send_signal(number)
+            process.wait(BOUND_S)
+        finally:
+            process.kill()
+            process.wait(BOUND_S)
+    return said
+
+
+def test_the_readme_s_asyncio_example(broker: LocalBroker, producer: KafkaProducer, domain: str) -> None:
+    process = of_readme("AsyncSubscriber", domain, broker.bootstrap_servers)
+    producer.send("faces-b", value=b"seen")
+    producer.flush(10)
+    (said,) = said_until(process, signal.SIGINT, 1)
+    assert re.fullmatch(r"\d+ faces-b b'seen'\n", said)
+    assert process.returncode != 0  # KeyboardInterrupt, as of any program
+
+
+def test_the_readme_s_example_of_run(
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    domain: str,
+    capsys: pytest.CaptureFixture[str],
+    kafka_admin: Any,
+) -> None:
+    kafka_admin.create_topics({"mailer.parked": {"num_partitions": 1, "configs": {"cleanup.policy": "compact"}}})
+    kafka_admin.wait_for_topics(["mailer.parked"])
+    process = of_readme("subscriber.run", domain, broker.bootstrap_servers)
+    for value in (b'{"amount": 7}', b"damaged", b'{"amount": 8}'):
+        producer.send("faces-a", value=value, partition=0)
+    producer.flush(10)
+    said = said_until(process, signal.SIGTERM, 2)
+    assert process.returncode == 0
+    assert [line.split()[1:] for line in said] == [["faces-a", "7"], ["faces-a", "8"]]
+    with pytest.raises(SystemExit):
+        main(["parked", "list", "mailer.parked", "--bootstrap-servers", broker.bootstrap_servers])
+    assert re.search(r"faces-a#\d+ .*attempt 6: PayloadError: .*JSONDecodeError", capsys.readouterr().out)
 
 
 def test_a_parked_event_comes_back(
