@@ -10,9 +10,10 @@ decided in totalorder.subscriber.delivery. Everything runs in the caller's threa
 asyncio, with a thread of its own as the caller.
 """
 
+from totalorder.subscriber import payloads
 from totalorder.subscriber.async_subscriber import AsyncSubscriber
 from totalorder.subscriber.batch import EventBatch
-from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.event import Event, Lost, TypedEvent
 from totalorder.subscriber.handling import Retry
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.position_store import PositionStore
@@ -35,5 +36,7 @@ __all__ = [
     "SqlitePositions",
     "Stalled",
     "Subscriber",
+    "TypedEvent",
     "Wait",
+    "payloads",
 ]

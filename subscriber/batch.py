@@ -1,8 +1,9 @@
 """Many events at once, as columns."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from totalorder.errors import Error
 from totalorder.subscriber.delivery.effects import Deliveries
 from totalorder.subscriber.delivery.rows import Rows
-from totalorder.subscriber.event import Handed, Lost, events_of, position_of
+from totalorder.subscriber.event import Event, Handed, Lost, TypedEvent, events_of, position_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.transport import Record
 
@@ -24,14 +25,21 @@ Ints = npt.NDArray[np.int64]
 class EventBatch(Generic[Handed]):
     """Events in their order, and before them what is lost (`lost`, with `on_lost="skip"` alone).
 
-    Iterating gives a Lost for each loss, then an Event for each event; `len` counts the events. A batch is false when
-    there is nothing in it. The columns have one value for each event: `topic`, `key`, `value` are lists, `partition`,
-    `offset`, `n`, `g`, `timestamp_ms` arrays of int64. `ack` takes the whole batch, or any of its events.
+    Iterating gives a Lost for each loss, then an Event for each event (with a deserializer a TypedEvent); `len` counts
+    the events. A batch is false when there is nothing in it. The columns have one value for each event: `topic`, `key`,
+    `value` are lists, `partition`, `offset`, `n`, `g`, `timestamp_ms` arrays of int64. `ack` takes the whole batch, or
+    any of its events.
     """
 
-    def __init__(self, lost: tuple[Lost, ...], parts: Sequence[Deliveries], origin: Position | None = None) -> None:
+    def __init__(
+        self,
+        lost: tuple[Lost, ...],
+        parts: Sequence[Deliveries],
+        origin: Position | None = None,
+        deserializer: Callable[[Event], object] | None = None,
+    ) -> None:
         self.lost, self._origin = lost, origin
-        self._parts = parts
+        self._parts, self._deserializer = parts, deserializer
 
     def __len__(self) -> int:
         return sum(map(len, self._parts))
@@ -42,7 +50,12 @@ class EventBatch(Generic[Handed]):
     def __iter__(self) -> Iterator[Handed]:
         yield from cast("Iterable[Handed]", self.lost)
         for part in self._parts:
-            yield from cast("Iterable[Handed]", events_of(part, self._origin))
+            yield from cast("Iterable[Handed]", self._typed(events_of(part, self._origin)))
+
+    def _typed(self, events: Iterator[Event]) -> Iterator[Event]:
+        if self._deserializer is None:
+            return events
+        return map(TypedEvent.of, events, repeat(self._deserializer))
 
     def __repr__(self) -> str:
         return f"EventBatch(events={len(self)}, lost={len(self.lost)}, sequence={self.sequence})"
@@ -60,7 +73,15 @@ class EventBatch(Generic[Handed]):
             else:
                 head += [part.part(0, taken)] if taken else []
                 tail.append(part.part(taken, len(part)))
-        return EventBatch(lost, head, self._origin), EventBatch(self.lost[len(lost) :], tail, self._origin)
+        rest = self.lost[len(lost) :]
+        return self._with(lost, head), self._with(rest, tail)
+
+    def _with(self, lost: tuple[Lost, ...], parts: Sequence[Deliveries]) -> "EventBatch[Handed]":
+        return EventBatch(lost, parts, self._origin, self._deserializer)
+
+    def with_deserializer(self, deserializer: Callable[[Event], object]) -> "EventBatch[Handed]":
+        """The same, whose events have payloads."""
+        return EventBatch(self.lost, self._parts, self._origin, deserializer)
 
     @property
     def sequence(self) -> int:

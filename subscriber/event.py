@@ -1,12 +1,22 @@
 """What the application gets."""
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, NamedTuple, cast
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, cast
 
-from totalorder.errors import Error
+from totalorder.errors import Error, PayloadError
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Tag
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.transport import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+else:
+    from typing import TypeVar
+
+P = TypeVar("P")
+_MOST_ERROR_CHARS = 1_000
+"""So much of an error's text is told: it may quote a whole payload."""
 
 
 class Event(NamedTuple):
@@ -125,6 +135,38 @@ class Lost(NamedTuple):
         )
 
 
+class TypedEvent(Event, Generic[P]):
+    """An Event of a Subscriber that has a deserializer."""
+
+    _deserializer: Callable[[Event], P]
+
+    @classmethod
+    def of(cls, event: Event, deserializer: Callable[[Event], P]) -> Self:
+        """The event with this deserializer."""
+        made = cls._make(event)
+        made._deserializer = deserializer
+        return made
+
+    @cached_property
+    def payload(self) -> P:
+        """What the deserializer makes of the event, when it is first asked for.
+
+        Raises PayloadError where it fails: then it is asked again the next time, and `value` has the bytes.
+        """
+        try:
+            return self._deserializer(self)
+        except Exception as error:
+            raise PayloadError(
+                f"the payload of {place(self)} cannot be read: {told(error)}",
+                remedy="`value` has its bytes; let run() try again (retry=) or put such events aside (park=)",
+            ) from error
+
+
+def told(error: BaseException) -> str:
+    """An error for people: its kind and its words, as many as are good for a line or a record, in UTF-8."""
+    return f"{type(error).__name__}: {error}"[:_MOST_ERROR_CHARS].encode("utf-8", "replace").decode()
+
+
 def place(event: Event | Lost) -> str:
     """Where an event lies, for messages."""
     if isinstance(event, Lost):
@@ -133,11 +175,7 @@ def place(event: Event | Lost) -> str:
 
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
     Handed = TypeVar("Handed", bound=Event | Lost, default=Event)
 else:
-    from typing import TypeVar
-
     Handed = TypeVar("Handed")
 """What a Subscriber hands out: a Lost may be among it with `on_lost="skip"` alone."""

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 
 from totalorder.errors import HandlerFailed, SettingsError
 from totalorder.subscriber.checks import check_count, check_seconds
-from totalorder.subscriber.event import Event, Lost, place
+from totalorder.subscriber.event import Event, Lost, place, told
 
 _MOST_DOUBLINGS = 64
-_MOST_ERROR_CHARS = 1_000
-"""So much of an error's text is told: it may quote a whole payload."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +57,3 @@ class Plan:
                 "or let run() try again (retry=) or put such events aside (park=)",
             ) from error
         return wait_s
-
-
-def told(error: BaseException) -> str:
-    """An error for people: its kind and its words, as many as are good for a line or a record, in UTF-8."""
-    return f"{type(error).__name__}: {error}"[:_MOST_ERROR_CHARS].encode("utf-8", "replace").decode()

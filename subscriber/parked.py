@@ -13,14 +13,13 @@ from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.sequencer.budget import parse_json
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.values import number, text
-from totalorder.subscriber.event import Event, Lost, place
-from totalorder.subscriber.handling import told
+from totalorder.subscriber.event import Event, Lost, place, told
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 VERSION = 1
 HEADER, KEY_HEADER = "totalorder.parked", "totalorder.key"
-_MOST_BYTES = 1 << 16
-"""Of the header: names have 255 characters, an error's text 1,000."""
+_MOST_BYTES = 1 << 20
+"""Of the header, as of a record: names and the error's text are bounded, and there is a number for each null header."""
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -60,11 +59,16 @@ class Parked:
     value: bytes | None
     headers: Headers
 
-    def written(self) -> tuple[bytes, Headers]:
-        """Value and headers of its record. A null value is written as an empty one, since a null takes back."""
-        head = {"v": VERSION, **asdict(self.about), "null": self.value is None}
+    def written(self) -> tuple[bytes, list[tuple[str, bytes]]]:
+        """Value and headers of its record.
+
+        A value that is null would take back, and kafka-python writes no header that is: both are written empty.
+        """
+        given = (*self.headers, (KEY_HEADER, self.key))
+        nulls = [at for at, (_, value) in enumerate(given) if value is None]
+        head = {"v": VERSION, **asdict(self.about), "null_value": self.value is None, "null_headers": nulls}
         packed = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-        return self.value or b"", (*self.headers, (KEY_HEADER, self.key), (HEADER, packed))
+        return self.value or b"", [*((name, value or b"") for name, value in given), (HEADER, packed)]
 
     @classmethod
     def read(cls, record: Record) -> "Parked":
@@ -77,10 +81,21 @@ class Parked:
         about = _about(head)
         if record.key != about.key:
             raise ValueError("its key is another event's")
-        if type(head.get("null")) is not bool or (head["null"] and record.value):
-            raise ValueError(f"its header {HEADER} does not fit its value")
-        value = None if head["null"] else record.value
-        return cls(about=about, key=record.headers[-2][1], value=value, headers=record.headers[:-2])
+        nulls = _nulls(head, record)
+        given = [(name, None if at in nulls else value) for at, (name, value) in enumerate(record.headers[:-1])]
+        value = None if head["null_value"] else record.value
+        return cls(about=about, key=given[-1][1], value=value, headers=tuple(given[:-1]))
+
+
+def _nulls(head: dict[str, Any], record: Record) -> set[int]:
+    """The headers that were null. ValueError where these, or the value, are not as empty as is said of them."""
+    is_null, nulls = head.get("null_value"), head.get("null_headers")
+    if type(is_null) is not bool or not isinstance(nulls, list) or not all(type(at) is int for at in nulls):
+        raise ValueError(f"its header {HEADER} does not say what was null")
+    written = dict(enumerate(value for _, value in record.headers[:-1]))
+    if (is_null and record.value) or any(written.get(at) != b"" for at in nulls):
+        raise ValueError(f"its header {HEADER} says that something was null which is not empty")
+    return set(nulls)
 
 
 def _about(head: dict[str, Any]) -> About:

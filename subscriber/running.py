@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from totalorder.errors import Error
-from totalorder.subscriber.event import Event, Handed, Lost, place
-from totalorder.subscriber.handling import Plan, told
+from totalorder.subscriber.event import Event, Handed, Lost, place, told
+from totalorder.subscriber.handling import Plan
 
 if TYPE_CHECKING:
     from totalorder.subscriber.async_subscriber import AsyncSubscriber

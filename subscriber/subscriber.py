@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from totalorder.errors import Error, Fenced, HandlerFailed, SettingsError, StateError, SubscriptionEnded
 from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
-from totalorder.subscriber.event import Event, Handed, Lost, place, position_of
+from totalorder.subscriber.event import Event, Handed, Lost, TypedEvent, place, position_of
 from totalorder.subscriber.handling import Plan, Retry
 from totalorder.subscriber.parked import Parking
 from totalorder.subscriber.position import Position
@@ -152,6 +152,10 @@ class Subscriber(Generic[Handed]):
     For use by one thread, but for `stop`. `transport`, `clock`, `wall_clock` and `nonce` (which must
     differ for each process) are for tests.
 
+    With a `deserializer`, any function of an Event such as those of totalorder.payloads, events are TypedEvents: their
+    `payload` is made when it is first asked for. So an event that cannot be read is delivered like any other, and fails
+    where it is handled. To a checker of types that is a `Subscriber[TypedEvent[...]]`, of what the deserializer gives.
+
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
     SettingsError, Fenced (yet another process of the id began meanwhile). Later: Fenced, SubscriptionEnded, EventsLost,
     Contradiction, WireError, BrokerUnavailable (no broker for `outage_timeout_s`). After an error the subscriber is of
@@ -175,6 +179,7 @@ class Subscriber(Generic[Handed]):
         positions: PositionStore | None = None,
         receipts: bool = True,
         control_key: str | None = None,
+        deserializer: Callable[[Event], Any] | None = None,
         client: Client = "kafka-python",
         kafka: Mapping[str, str] | None = None,
         on_granted: Callable[[Granted], object] | None = None,
@@ -190,6 +195,11 @@ class Subscriber(Generic[Handed]):
         check_choice("on_lost", on_lost, "fail", "skip")
         check_choice("client", client, *CLIENTS)
         check_seconds("outage_timeout_s", outage_timeout_s)
+        if deserializer is not None and not callable(deserializer):
+            raise SettingsError(
+                f"deserializer is {deserializer!r}",
+                remedy="Give a function of an Event, such as totalorder.payloads.json",
+            )
         names = checked_topics(topics)
         settings = SessionSettings(
             id=id,
@@ -215,7 +225,7 @@ class Subscriber(Generic[Handed]):
                 outage_timeout_s=outage_timeout_s,
                 max_poll_records=max_buffered,
             )
-        self._clock = clock
+        self._clock, self._deserializer = clock, deserializer
         nonce = nonce or secrets.token_hex(12)
         stored = None if positions is None else Stored(positions, id=id, domain=domain, nonce=nonce)
         self._session = Session(transport, settings, nonce=nonce, clock=clock, wall_clock=wall_clock, stored=stored)
@@ -243,7 +253,10 @@ class Subscriber(Generic[Handed]):
 
         A Lost comes with `on_lost="skip"` alone.
         """
-        return self._await(self._session.hand_out, None, timeout_s)
+        found = self._await(self._session.hand_out, None, timeout_s)
+        if self._deserializer is None or not isinstance(found, Event):
+            return found
+        return cast("Handed", TypedEvent.of(found, self._deserializer))
 
     def poll_batch(self, max_events: int = 1_000, timeout_s: float = 0.0) -> EventBatch[Handed]:
         """The next events, at most `max_events`, as soon as there is one; an empty batch when `poll` would give None.
@@ -252,7 +265,8 @@ class Subscriber(Generic[Handed]):
         """
         check_count("max_events", max_events)
         nothing: EventBatch[Handed] = EventBatch((), ())
-        return self._await(lambda: self._session.hand_out_batch(max_events), nothing, timeout_s)
+        found = self._await(lambda: self._session.hand_out_batch(max_events), nothing, timeout_s)
+        return found if self._deserializer is None else found.with_deserializer(self._deserializer)
 
     def _await(self, hand_out: Callable[[], Any], nothing: T, timeout_s: float) -> T:
         """What `hand_out` gives, as soon as there is something; else `nothing`, which counts as false."""

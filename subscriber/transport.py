@@ -119,7 +119,7 @@ class Transport(Protocol):
         headers: Sequence[tuple[str, bytes | None]] = (),
         timeout_s: float | None = None,
     ) -> int:
-        """Writes a record; it is durable when this returns its offset.
+        """Writes a record; it is durable when this returns its offset. kafka-python writes no header that is null.
 
         `timeout_s`: wait no longer than this, instead of as long as an outage is borne. After BrokerUnavailable the
         record may have been written, or be written yet.

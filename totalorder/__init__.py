@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         HandlerFailed as HandlerFailed,
         LimitExceeded as LimitExceeded,
         NotCommitted as NotCommitted,
+        PayloadError as PayloadError,
         PreflightFailed as PreflightFailed,
         Rejected as Rejected,
         SequencerUnavailable as SequencerUnavailable,
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
         Retry as Retry,
         SqlitePositions as SqlitePositions,
         Subscriber as Subscriber,
+        TypedEvent as TypedEvent,
+        payloads as payloads,
     )
     from totalorder.subscriber.sqlalchemy_positions import SqlAlchemyPositions as SqlAlchemyPositions
 
@@ -54,6 +57,7 @@ _ERRORS = (
     "HandlerFailed",
     "LimitExceeded",
     "NotCommitted",
+    "PayloadError",
     "PreflightFailed",
     "Rejected",
     "SequencerUnavailable",
@@ -74,6 +78,8 @@ _HOMES = {
     "SqlAlchemyPositions": "totalorder.subscriber.sqlalchemy_positions",
     "SqlitePositions": "totalorder.subscriber",
     "Subscriber": "totalorder.subscriber",
+    "TypedEvent": "totalorder.subscriber",
+    "payloads": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 
 _OF_EXTRAS = {"SqlAlchemyPositions"}

@@ -101,5 +101,9 @@ class NotCommitted(Error):
     """An event was acknowledged behind one whose transaction came to nothing: the effects of that one are missing."""
 
 
+class PayloadError(Error):
+    """An event's value is not what the deserializer reads. The event itself is there, with its bytes."""
+
+
 class LimitExceeded(Error):
     """Something is larger, or there are more of it, than totalorder is willing to carry."""

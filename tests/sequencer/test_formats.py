@@ -67,6 +67,7 @@ from totalorder.sequencer.stamps import StampedBatch
 from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.record import DomainRecord
+from totalorder.subscriber import parked
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats.md"
 FILES = read(VECTORS)
@@ -123,6 +124,7 @@ def test_the_page_has_the_versions() -> None:
         "cuts": VERSIONS["cuts"],
         "saved positions": VERSIONS["positions"],
         "receipts": VERSIONS["receipts"],
+        "parked events": parked.VERSION,
         "state, hot and cold": VERSIONS["state"],
         "snapshots": VERSIONS["snapshots"],
         "`domain.json`": VERSIONS["domain"],

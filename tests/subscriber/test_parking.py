@@ -172,18 +172,18 @@ def good() -> Record:
         attempts=1, error="ValueError", parked_ms=6,
     )  # fmt: skip
     value, headers = Parked(about=about, key=b"k", value=b"v", headers=(("h", None),)).written()
-    return Record(PARKING, 0, 9, about.key, value, headers, 0)
+    return Record(PARKING, 0, 9, about.key, value, tuple(headers), 0)
 
 
 def test_the_bytes_are_those_of_the_page() -> None:
     record = good()
     assert (record.key, record.value) == (b"s/b/i/0/4", b"v")
-    assert record.headers[:2] == (("h", None), ("totalorder.key", b"k"))
+    assert record.headers[:2] == (("h", b""), ("totalorder.key", b"k"))
     name, told = record.headers[2]
     assert name == "totalorder.parked"
     assert told == (
         b'{"v":1,"domain":"d","id":"s","g":3,"n":1,"topic":"b","kafka_topic":"b","topic_id":"i","partition":0,"offset":4,'
-        b'"timestamp_ms":5,"attempts":1,"error":"ValueError","parked_ms":6,"null":false}'
+        b'"timestamp_ms":5,"attempts":1,"error":"ValueError","parked_ms":6,"null_value":false,"null_headers":[0]}'
     )
 
 
@@ -203,7 +203,7 @@ def with_head(**changes: Any) -> Record:
         (good()._replace(headers=((KEY_HEADER, b"k"), (HEADER, None))), "Expecting value"),
         (good()._replace(headers=((KEY_HEADER, b"k"), (HEADER, b"\xff"))), "utf-8"),
         (good()._replace(headers=((KEY_HEADER, b"k"), (HEADER, b"[" * 60_000))), "nested too deep"),
-        (good()._replace(headers=((KEY_HEADER, b"k"), (HEADER, b'"' + b"x" * 70_000))), "may have 65536"),
+        (good()._replace(headers=((KEY_HEADER, b"k"), (HEADER, b'"' + b"x" * 2_000_000))), "may have 1048576"),
         (good()._replace(headers=((KEY_HEADER, b"k"), (HEADER, b"[1]"))), "not of version 1"),
         (with_head(v=2), "not of version 1"),
         (good()._replace(key=b"s/b/i/0/5"), "its key is another event's"),
@@ -212,8 +212,13 @@ def with_head(**changes: Any) -> Record:
         (with_head(g=1.5), "1.5 is not an integer"),
         (with_head(topic=7), "7 is not text"),
         (with_head(error="absent"), "says nothing of 'error'"),
-        (with_head(null=True), "does not fit its value"),
-        (with_head(null=1), "does not fit its value"),
+        (with_head(null_value=True), "null which is not empty"),
+        (with_head(null_value=1), "does not say what was null"),
+        (with_head(null_headers=[1]), "null which is not empty"),
+        (with_head(null_headers=[2]), "null which is not empty"),
+        (with_head(null_headers=[-1]), "null which is not empty"),
+        (with_head(null_headers=["0"]), "does not say what was null"),
+        (with_head(null_headers=0), "does not say what was null"),
     ],
 )
 def test_what_is_none_of_ours_is_told_with_the_reason(record: Record, said: str) -> None:

@@ -9,7 +9,7 @@ from sim_small import World
 from totalorder.errors import Error
 from totalorder.subscriber import Event
 
-Handle = Callable[[Any, Event], None]
+Handle = Callable[[Any, Any], None]
 """What an application does with an event: it has the subscriber, to stop it."""
 BOUND_S = 60
 

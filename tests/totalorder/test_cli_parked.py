@@ -30,7 +30,7 @@ def run(kafka: SimKafka, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def call(*words: str) -> tuple[int, str, str]:
         transport = SimTransport(kafka, random.Random(7), lambda _: None, most=2)
-        monkeypatch.setattr("totalorder.subscriber.kafka_python.KafkaPythonTransport", lambda *_: transport)
+        monkeypatch.setattr("totalorder.subscriber.clients.transport_of", lambda _: lambda *_: transport)
         with pytest.raises(SystemExit) as done:
             main(["parked", *words])
         assert transport.closed
@@ -80,7 +80,7 @@ def test_list_shows_what_lies_there(kafka: SimKafka, run: Run) -> None:
 
 
 def test_replay_publishes_a_new_event_and_takes_the_parked_one_back(kafka: SimKafka, run: Run) -> None:
-    headers: Headers = (("h", b"1"), ("h", None))
+    headers: Headers = (("h", b"1"), ("h", b""))
     for offset, value in enumerate((b"v", None, b"")):
         park(kafka, offset, value=value, headers=headers)
     code, out, _ = run("replay", PARKING, "0@1", "0@0", "0@1")
@@ -94,6 +94,19 @@ def test_replay_publishes_a_new_event_and_takes_the_parked_one_back(kafka: SimKa
     assert places(run) == ["0@2"]
     assert run("replay", PARKING, "--all", "--to", "retry")[0] == 0
     assert [record.key for record in kafka.ever(Partition("retry", 0))] == [b"k2"]
+    assert places(run) == []
+
+
+def test_what_kafka_python_cannot_write_is_written_by_the_other_client(kafka: SimKafka, run: Run) -> None:
+    headers: Headers = (("h", None),)
+    park(kafka, 0, headers=headers)
+    code, out, err = run("replay", PARKING, "--all")
+    assert (code, out) == (1, "")
+    assert "orders#1 (orders[1]@0, g 2) has a header without a value" in err
+    assert "--client confluent" in err
+    assert places(run) == ["0@0"]
+    assert run("replay", PARKING, "--all", "--client", "confluent")[0] == 0
+    assert [record.headers for record in kafka.ever(Partition("orders", 1))] == [headers]
     assert places(run) == []
 
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,6 +13,7 @@ from totalorder.cli.options import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, 
 from totalorder.errors import Error, SettingsError
 
 if TYPE_CHECKING:
+    from totalorder.subscriber.clients import Client
     from totalorder.subscriber.parked import Parked
     from totalorder.subscriber.transport import Partition, Record, Transport
 
@@ -82,12 +83,22 @@ def replay(
             "--to", metavar="TOPIC", help="To this Kafka topic, that fewer subscribe to, instead of their own."
         ),
     ] = None,
+    client: Annotated[
+        str,
+        typer.Option(
+            "--client",
+            metavar="kafka-python|confluent",
+            help='What writes: "confluent" (the extra "fast") can write headers without a value too.',
+        ),
+    ] = "kafka-python",
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     kafka: Kafka = None,
 ) -> None:
     """Each is taken back when it is durable; a crash between the two leaves it parked, and published."""
-    with _transport(bootstrap_servers, kafka) as transport:
+    with _transport(bootstrap_servers, kafka, client) as transport:
         for where, at, parked in _chosen(transport, topic, places, everything=everything):
+            if client == "kafka-python":
+                _require_writable(parked)
             target = _target(transport, parked, to)
             offset = transport.send(target, parked.key, parked.value, headers=parked.headers)
             transport.send(at, parked.about.key, None)
@@ -109,12 +120,14 @@ def drop(
 
 
 @contextmanager
-def _transport(bootstrap_servers: str, kafka: list[str] | None) -> "Iterator[Transport]":
+def _transport(bootstrap_servers: str, kafka: list[str] | None, client: str = "kafka-python") -> "Iterator[Transport]":
     settings = kafka_settings(kafka)
 
-    from totalorder.subscriber.kafka_python import KafkaPythonTransport
+    from totalorder.subscriber.checks import check_choice
+    from totalorder.subscriber.clients import CLIENTS, transport_of
 
-    transport = KafkaPythonTransport(bootstrap_servers, settings)
+    check_choice("--client", client, *CLIENTS)
+    transport = transport_of(cast("Client", client))(bootstrap_servers, settings)
     try:
         yield transport
     finally:
@@ -168,6 +181,15 @@ def _read(record: "Record") -> "Parked | None":
         place = f"{record.topic}[{record.partition}]@{record.offset}"
         print(f"passed over {place}, which run() has not parked: {_shown(str(error))}", file=sys.stderr)
         return None
+
+
+def _require_writable(parked: "Parked") -> None:
+    """kafka-python 3.0.12 refuses what is rare."""
+    if (parked.key is None and parked.value is None) or any(value is None for _, value in parked.headers):
+        raise Error(
+            f"{_event(parked)} has a header without a value, or neither key nor value, which kafka-python cannot write",
+            remedy="Give --client confluent (the extra `fast`)",
+        )
 
 
 def _target(transport: "Transport", parked: "Parked", to: str | None) -> "Partition":
