@@ -144,7 +144,9 @@ def _from_the_first(lost: SimSequencer, shards: int) -> _Past:
     if lost.kafka.begin(Partition(lost.names.cuts, 0)):
         raise StateError("the first cut is gone")
     config = replace(_config(lost, shards), identity=identity_of(1), incarnation=1)
-    made = Recovery.from_the_first(config, _starts(cuts), _requests(lost, 0), lost.signatures)
+    # Of a topic that was gone before any cut named it, what is lost is told too large: nothing else hangs on its start.
+    starts = lost.starts | _starts(cuts)
+    made = Recovery.from_the_first(config, starts, _requests(lost, 0), lost.signatures)
     log = StampsLog(lost.domain.name, lost.domain.stamps_partitions)
     _absorb(lost, made, log, (0,) * lost.domain.stamps_partitions)
     return _Past(made, log, None, newest, _answers(lost))
