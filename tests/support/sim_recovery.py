@@ -148,6 +148,8 @@ def _from_the_first(lost: SimSequencer, shards: int) -> _Past:
     starts = lost.starts | _starts(cuts)
     made = Recovery.from_the_first(config, starts, _requests(lost, 0), lost.signatures)
     log = StampsLog(lost.domain.name, lost.domain.stamps_partitions)
+    stamps = {at: Partition(lost.names.stamps, at) for at in _numbers(lost)}
+    log.require_not_gone({at: (lost.kafka.begin(each), lost.kafka.end(each)) for at, each in stamps.items()})
     _absorb(lost, made, log, (0,) * lost.domain.stamps_partitions)
     return _Past(made, log, None, newest, _answers(lost))
 
