@@ -151,7 +151,7 @@ class DomainChecker:
 
 
 def _places(slices: Sequence[Sequence[Record]]) -> list[list[tuple[Partition, int]]]:
-    """A look at which only what is gone by now had moved leaves an empty slice, which one of two equal cuts may lack."""
+    """A look at which only what is gone by now had moved leaves an empty slice. One of two equal cuts may lack it."""
     return [sorted((record.at, record.offset) for record in records) for records in slices if records]
 
 
