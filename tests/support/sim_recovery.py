@@ -90,7 +90,7 @@ def _read(lost: SimSequencer, shards: int) -> _Past | None:
     """
     beginnings: list[Callable[[], _Past]] = [partial(_behind, lost, shards, mark) for mark in _marks(lost)]
     found = []
-    for beginning in (*beginnings, partial(_from_the_first, lost, shards)):
+    for beginning in [*beginnings, partial(_from_the_first, lost, shards)]:
         with suppress(StateError, EventsLost):
             found.append(beginning())
     states = [_canonical(past.made.states, lost) for past in found]
@@ -126,7 +126,8 @@ def _behind(lost: SimSequencer, shards: int, mark: SnapshotMark) -> _Past:
     (goes_on,) = (offset for source, offset in mark.ends.items() if source.topic == lost.names.control)
     made = Recovery.behind(snapshot, _config(lost, shards), _requests(lost, goes_on), lost.signatures)
     # The job admits no topic whose beginning is gone, and that of a world does.
-    made.starts = mark.starts | {source: begin for source, begin in lost.starts.items() if source not in mark.ends}
+    later = {source: begin for source, begin in lost.starts.items() if source not in mark.ends}
+    made.starts = {**mark.starts, **later}
     log = StampsLog(lost.domain.name, lost.domain.stamps_partitions, behind=snapshot)
     _absorb(lost, made, log, mark.stamps_begins)
     log.require_reaches(snapshot, {at: lost.kafka.end(Partition(lost.names.stamps, at)) for at in _numbers(lost)})
