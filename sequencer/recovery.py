@@ -92,6 +92,16 @@ class StampsLog:
                     remedy=_GONE,
                 )
 
+    def require_not_gone(self, bounds: Mapping[int, tuple[int, int]]) -> None:
+        """Where the first batch is the beginning: StateError where there is nothing of a partition, and was something.
+        `bounds` are where it begins and ends. Else what is left would look like a domain that has not begun.
+        """
+        for partition, (begin, end) in bounds.items():
+            if begin == end > 0:
+                raise StateError(
+                    f"{self._domain}.stamps[{partition}] has nothing any more of what was stamped", remedy=_GONE
+                )
+
     def waiting(self, partition: int) -> tuple[int, int]:
         """How many batches of a partition wait for those of others, and what memory their stamps take."""
         batches = self._waiting[partition]

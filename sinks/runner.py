@@ -32,9 +32,11 @@ from totalorder.streaming.checkpoint import CheckpointLock
 from totalorder.streaming.failures import error_from, explained, is_no_room
 from totalorder.streaming.patience import OUTAGE_S, borne
 from totalorder.streaming.preflight import TopicFacts
-from totalorder.streaming.service import configure_logging, listen
-from totalorder.streaming.session import StartStopped, prepare
+from totalorder.streaming.service import configure_logging, end_process, listen
+from totalorder.streaming.session import StartStopped, is_local, is_submitted, prepare
+from totalorder.streaming.standstill import Standstill
 from totalorder.streaming.topics import Topics
+from totalorder.streaming.watchdog import Status, Watchdog, ask
 
 T = TypeVar("T")
 
@@ -64,11 +66,17 @@ class Lineage:
     """One run of the job: `start`, then `wait`, then `stop`; also a context manager.
 
     With `until_caught_up` it takes what is in Kafka at the start and ends by itself. A session that is given is used
-    and left running; it must know Delta (`sinks.session`).
+    and left running; it must know Delta (`sinks.session`). `on_abandoned` is called when the job has stood still for
+    too long, and a thread of this process will not return from a call to Spark.
     """
 
     def __init__(
-        self, settings: LineageSettings, *, until_caught_up: bool = False, spark: SparkSession | None = None
+        self,
+        settings: LineageSettings,
+        *,
+        until_caught_up: bool = False,
+        spark: SparkSession | None = None,
+        on_abandoned: Callable[[Error], None] = lambda _: None,
     ) -> None:
         self.settings = settings
         self.written = Written()
@@ -83,6 +91,15 @@ class Lineage:
         self._ended = False
         self._query: StreamingQuery | None = None
         self._ends = contextlib.ExitStack()
+        self._on_abandoned = on_abandoned
+        self._step: str | None = None
+        self._watchdog = Watchdog(
+            self,
+            Standstill(self._log, settings.standstill_timeout_s),
+            self._log,
+            owns_java=spark is None and not is_submitted(),
+            works_here=True,
+        )
 
     def __enter__(self) -> "Lineage":
         self.start()
@@ -93,11 +110,12 @@ class Lineage:
 
     def start(self) -> None:
         """Starts the query. Raises PreflightFailed, BrokerUnavailable, StateError, EventsLost."""
+        self._watchdog.start()
         try:
             self._start()
         except BaseException as error:
             # Told before it lets go: Java may be gone by then, and its absence would be told in the cause's place.
-            cause = _explained(error, self.settings) if isinstance(error, Exception) else error
+            cause = self._told(error) if isinstance(error, Exception) else error
             self.stop()
             if cause is error:
                 raise
@@ -154,6 +172,7 @@ class Lineage:
         """Waits until the job has ended; False when it has not within `timeout_s`. Raises what made it fail."""
         deadline = time.monotonic() + timeout_s if timeout_s is not None else None
         while self._is_active():
+            self._watchdog.require_movement()
             if deadline is not None and time.monotonic() > deadline:
                 return False
             if self._stopping.wait(_POLL_S):
@@ -167,7 +186,11 @@ class Lineage:
         try:
             return self._failure is None and self._query is not None and self._query.isActive
         except (Py4JError, OSError) as error:  # Java is gone, and with it what the query could say
-            raise self._failure or _explained(error, self.settings) from error
+            raise self._failure or self._told(error) from error
+
+    def _told(self, error: Exception) -> Error:
+        """In totalorder's terms; a standstill that ended the job is the cause of what fails with it."""
+        return self._watchdog.verdict or _explained(error, self.settings)
 
     def request_stop(self) -> None:
         """Asks for a stop without waiting for it; for signal handlers."""
@@ -176,6 +199,7 @@ class Lineage:
     def stop(self) -> None:
         """Stops after what is being written now, and gives up lock and session."""
         self._stopping.set()
+        self._step = "its end"
         with self._writing:  # Spark stops without waiting for what this process still writes
             pass
         with quietly("stop the query"):
@@ -183,6 +207,7 @@ class Lineage:
                 self._query.stop()
         with quietly("let go"):
             self._ends.close()
+        self._watchdog.stop()
         if self._query is not None:
             self._log.info("lineage stopped", **vars(self.written))
 
@@ -205,9 +230,30 @@ class Lineage:
             failure = self._query.exception() if self._query is not None else None
             text = str(failure) if failure is not None else ""
         except (Py4JError, OSError) as error:
-            raise _explained(error, self.settings) from error
+            raise self._told(error) from error
         if text:
-            raise error_from(text, _disks(self.settings))
+            raise self._watchdog.verdict or error_from(text, _disks(self.settings))
+
+    # --- for its watch ------------------------------------------------------------------------------------------------
+
+    def ask(self) -> Status:
+        """See `watchdog.Watched`."""
+        return ask(self._query)
+
+    def step(self, status: Status) -> str | None:
+        """See `watchdog.Watched`. A batch is read and written by calls from Spark to this process, and back."""
+        if self._step is not None or status.where is None:
+            return self._step
+        return "a batch, which is read and written" if status.is_processing else f"a batch, {status.where}"
+
+    def may_end(self, status: Status) -> bool:
+        """See `watchdog.Watched`: tasks of a cluster run elsewhere."""
+        return not status.stages or is_local(self.settings.master)
+
+    def abandon(self, error: Error) -> None:
+        """See `watchdog.Watched`."""
+        self._failure = error
+        self._on_abandoned(error)
 
     # --- a micro-batch, in a thread of Spark's callbacks --------------------------------------------------------------
 
@@ -219,7 +265,7 @@ class Lineage:
                 self._write_records(batch, number)
             except Exception as error:
                 # Raised here it would be told by Spark, in a trace of pages. Nothing more is written, and `wait` ends.
-                self._failure = _explained(error, self.settings)
+                self._failure = self._told(error)
 
     def _write_records(self, batch: DataFrame, number: int) -> None:
         begun = time.monotonic()
@@ -293,7 +339,7 @@ def run_until_signal(settings: LineageSettings, *, until_caught_up: bool) -> Non
     With `until_caught_up`, Error when a signal came before.
     """
     configure_logging(settings.log_format)
-    lineage = Lineage(settings, until_caught_up=until_caught_up)
+    lineage = Lineage(settings, until_caught_up=until_caught_up, on_abandoned=end_process)
     listen(lineage.request_stop)
     with lineage:
         lineage.wait()

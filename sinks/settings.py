@@ -34,6 +34,8 @@ class LineageSettings(BaseSettings):
     day could delete what the job is just writing."""
     broker_timeout_s: float = Field(default=15.0, gt=0, le=3_600)
     """How long a broker may take to answer before it counts as absent."""
+    standstill_timeout_s: float = Field(default=300.0, ge=5, le=604_800)
+    """How long nothing of the job may move while a batch is under way; then it ends, and says where it stood."""
     master: str = "local[2]"
     """Spark master, where spark-submit gives none."""
     log_format: Literal["console", "json"] = "console"

@@ -203,6 +203,8 @@ class _Recovering:
         starts = self._starts(past.first_cut(settings, ranges))
         made = Recovery.from_the_first(self._config(identity), starts, ControlLog(requests), self._signatures())
         log = StampsLog(settings.domain, settings.stamps_partitions)
+        names = settings.own_topics
+        log.require_not_gone({at.partition: bounds for at, bounds in ranges.items() if at.topic == names.stamps})
         self._absorb(made, log, ranges)
         return made, log, None
 

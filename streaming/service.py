@@ -20,14 +20,14 @@ _WAIT_S = 0.5
 def run_until_signal(settings: Settings) -> None:
     """Runs the job until SIGTERM or SIGINT, which end it in good order, or until it fails (raises totalorder.Error)."""
     configure_logging(settings.log_format)
-    sequencer = Sequencer(settings, on_abandoned=_end_process)
+    sequencer = Sequencer(settings, on_abandoned=end_process)
     listen(sequencer.request_stop)
     sequencer.start()
     while not sequencer.wait(_WAIT_S):
         pass
 
 
-def _end_process(error: Error) -> NoReturn:
+def end_process(error: Error) -> NoReturn:
     """From whatever thread: the main one may be in a call that does not return, and then never hears of it."""
     sys.stderr.write(f"totalorder: {error}\n")
     sys.stderr.flush()

@@ -30,7 +30,7 @@ _SILENT_S = 3.0
 _END_S = 60.0
 """How long the job may take to end in good order: the grace of a batch, and Spark's own bound for a stop."""
 _BUSY = 0.25
-"""Of a processor: Java moves when it uses more. It uses some hundredths of one where it only answers questions."""
+"""Of a processor: Java, or this process, moves when it uses more. Some hundredths go into questions and answers."""
 _RESTING = ("Waiting for", "Terminated", "Stopped")
 _PLANNING = ("Getting offsets", "Writing offsets")
 
@@ -47,13 +47,18 @@ class Status:
     stages: tuple[tuple[int, int], ...] = ()
 
     @property
+    def is_processing(self) -> bool:
+        """Whether a batch is planned, and not over."""
+        return self.message == "Processing new data"
+
+    @property
     def where(self) -> str | None:
         """The step of a batch that is under way; None where there is none."""
         if not self.is_active or self.message.startswith(_RESTING):
             return None
         if self.message.startswith(_PLANNING):
             return "its planning"
-        if self.message == "Processing new data":
+        if self.is_processing:
             return "a task, which reads, stamps and writes" if self.stages else "its plan or its commit"
         return "the start of the query"
 
@@ -129,17 +134,21 @@ class Probe:
 class Watchdog:
     """One for each run of a job; `verdict` is the error by which it must end, once it has stood still for too long.
 
-    With `owns_java`, Java is the job's own, and may be killed with it.
+    With `owns_java`, Java is the job's own, and may be killed with it. With `works_here`, Spark calls this process for
+    what it does: the job moves when this process is busy too.
     """
 
-    def __init__(self, job: Watched, standstill: Standstill, log: Any, *, owns_java: bool) -> None:
+    def __init__(
+        self, job: Watched, standstill: Standstill, log: Any, *, owns_java: bool, works_here: bool = False
+    ) -> None:
         self._job, self._standstill, self._log, self._owns_java = job, standstill, log, owns_java
+        self._works_here = works_here
         self.verdict: Error | None = None
         self._probe = Probe(job.ask)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="totalorder-standstill", daemon=True)
-        self._java: tuple[int, float, int] = (0, 0.0, 0)
-        """Java's ticks, when they were read, and how often Java was found busy."""
+        self._paces: dict[int, tuple[int, float, int]] = {}
+        """By process its ticks, when they were read, and how often it was found busy."""
         self._end_again_s = 0.0
         self._is_java_killed = self._is_freed = False
 
@@ -184,17 +193,21 @@ class Watchdog:
         found = processes.below(java)
         return Sight(
             where=step,
-            mark=(status, tuple((one.pid, one.ran) for one in found), self._java_moves(java)),
+            mark=(status, tuple((one.pid, one.ran) for one in found), self._moves(java), self._works()),
             waits_for=_waits_for(java, found),
             may_end=self._job.may_end(status),
         )
 
-    def _java_moves(self, java: int) -> int:
-        """Another number whenever Java was busy since this was asked last."""
-        (ticks, at_s, times), now_s, now = self._java, time.monotonic(), processes.cpu_ticks(java)
+    def _works(self) -> int:
+        return self._moves(os.getpid()) if self._works_here else 0
+
+    def _moves(self, pid: int) -> int:
+        """Another number whenever the process was busy since this was asked last."""
+        ticks, at_s, times = self._paces.get(pid, (0, 0.0, 0))
+        now_s, now = time.monotonic(), processes.cpu_ticks(pid)
         is_busy = now - ticks > _BUSY * (now_s - at_s) * os.sysconf("SC_CLK_TCK")
-        self._java = now, now_s, times + is_busy
-        return self._java[2]
+        self._paces[pid] = now, now_s, times + is_busy
+        return self._paces[pid][2]
 
     def _end(self, verdict: Error) -> None:
         """The next step towards the end."""

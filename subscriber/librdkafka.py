@@ -211,16 +211,22 @@ class LibrdkafkaTransport(KafkaTransport):
         return slice_s(self._came_at, _LIVELY_SLICE_S)
 
     def _raise_failed(self) -> None:
-        """What is amiss with a partition of which all that came was returned: what cannot pass is raised."""
-        if time.monotonic() < self._try_again_at:
+        """What is amiss with partitions of which all that came was returned: what cannot pass is raised, and the others
+        are tried again, all at once, or as many as can be asked about in a moment.
+        """
+        begun_s, is_known = time.monotonic(), False
+        if begun_s < self._try_again_at:
             return
         for reader in (self._first, self._others):
-            if (found := reader.failed()) is None:
-                continue
-            if not is_outage(found.error) and self._identify(self._by_id.names) and found.at in reader.next:
-                self._check_failed(found)
-            reader.again(found.at)
-            self._try_again_at = time.monotonic() + _ASK_AGAIN_S
+            while (found := reader.failed()) is not None:
+                if not is_outage(found.error):
+                    is_known = is_known or self._identify(self._by_id.names)
+                    if is_known and found.at in reader.next:
+                        self._check_failed(found)
+                reader.again(found.at)
+                if time.monotonic() - begun_s > _ASK_AGAIN_S:
+                    return
+                self._try_again_at = begun_s + _ASK_AGAIN_S
 
     def _check_failed(self, failed: Failed) -> None:
         error: KafkaError = failed.error

@@ -490,6 +490,20 @@ def test_without_its_first_cut_nobody_knows_where_the_domain_began(job: Job, kaf
         recover(job.settings, settle_s=SETTLE_S)
 
 
+def test_stamps_that_are_gone_as_a_whole_are_missed_where_cuts_and_grants_do_not_tell(
+    begun: Job, kafka_admin: KafkaAdminClient
+) -> None:
+    """Nobody has subscribed, and cuts have outlived stamps: that is no domain of which nothing was stamped yet."""
+    begun.run("ab")
+    begun.run("ba")
+    kafka_admin.delete_records({at: end for at, end in begun.ends_of(begun.names.stamps).items() if at.partition == 1})
+    with pytest.raises(StateError, match=r"stamps\[1\] has nothing any more"):
+        recover(begun.settings, settle_s=SETTLE_S)
+    kafka_admin.delete_records(begun.ends_of(begun.names.stamps))
+    with pytest.raises(StateError, match=r"stamps\[0\] has nothing any more"):
+        recover(begun.settings, settle_s=SETTLE_S)
+
+
 def test_a_claim_of_which_nothing_came_is_no_past(begun: Job) -> None:
     with pytest.raises(StateError, match=r"has no cuts: nothing of domain .* was ever stamped"):
         recover(begun.settings, check=True)

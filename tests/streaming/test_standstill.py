@@ -214,9 +214,17 @@ class Job:
         self.abandoned.append(error)
 
 
-def watchdog_of(job: Job, java: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch, *, owns_java: bool) -> Watchdog:
+def watchdog_of(
+    job: Job,
+    java: subprocess.Popen[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    owns_java: bool,
+    works_here: bool = False,
+) -> Watchdog:
     monkeypatch.setattr(watchdog, "java_process", lambda: java.pid if java.poll() is None else None)
-    return Watchdog(job, Standstill(structlog.get_logger(), 8), structlog.get_logger(), owns_java=owns_java)
+    log = structlog.get_logger()
+    return Watchdog(job, Standstill(log, 8), log, owns_java=owns_java, works_here=works_here)
 
 
 def test_what_is_stopped_is_killed_then_java_then_the_job_is_given_up(
@@ -275,6 +283,25 @@ def test_a_worker_that_works_and_a_busy_java_move(
         monkeypatch.setattr(processes, "cpu_ticks", lambda _, ticks=processes.cpu_ticks: ticks(busy.pid))
         wait_until(lambda: watch.sight().mark != waits.mark, "a busy Java moves")
         busy.kill()
+
+
+@pytest.mark.parametrize("works_here", [True, False])
+def test_a_job_that_works_in_this_process_moves_when_that_is_busy(
+    works_here: bool, family: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak(family)
+    watch, ticks, now = watchdog_of(Job(), family, monkeypatch, owns_java=True, works_here=works_here), [0], [0.0]
+    used = {os.getpid(): lambda: ticks[0]}
+    monkeypatch.setattr(processes, "cpu_ticks", lambda pid: used.get(pid, lambda: 0)())
+    monkeypatch.setattr("totalorder.streaming.watchdog.time.monotonic", lambda: now[0])
+    wait_until(lambda: watch.sight() == watch.sight(), "all wait")
+    waits = watch.sight()
+    now[0] += 1
+    ticks[0] += os.sysconf("SC_CLK_TCK") // 10
+    assert watch.sight() == waits, "to look takes a little too"
+    now[0] += 1
+    ticks[0] += os.sysconf("SC_CLK_TCK") // 2
+    assert (watch.sight() != waits) == works_here
 
 
 def test_an_outage_that_is_borne_and_a_job_at_rest_are_no_standstill(

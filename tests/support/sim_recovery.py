@@ -90,7 +90,7 @@ def _read(lost: SimSequencer, shards: int) -> _Past | None:
     """
     beginnings: list[Callable[[], _Past]] = [partial(_behind, lost, shards, mark) for mark in _marks(lost)]
     found = []
-    for beginning in (*beginnings, partial(_from_the_first, lost, shards)):
+    for beginning in [*beginnings, partial(_from_the_first, lost, shards)]:
         with suppress(StateError, EventsLost):
             found.append(beginning())
     states = [_canonical(past.made.states, lost) for past in found]
@@ -126,7 +126,8 @@ def _behind(lost: SimSequencer, shards: int, mark: SnapshotMark) -> _Past:
     (goes_on,) = (offset for source, offset in mark.ends.items() if source.topic == lost.names.control)
     made = Recovery.behind(snapshot, _config(lost, shards), _requests(lost, goes_on), lost.signatures)
     # The job admits no topic whose beginning is gone, and that of a world does.
-    made.starts = mark.starts | {source: begin for source, begin in lost.starts.items() if source not in mark.ends}
+    later = {source: begin for source, begin in lost.starts.items() if source not in mark.ends}
+    made.starts = {**mark.starts, **later}
     log = StampsLog(lost.domain.name, lost.domain.stamps_partitions, behind=snapshot)
     _absorb(lost, made, log, mark.stamps_begins)
     log.require_reaches(snapshot, {at: lost.kafka.end(Partition(lost.names.stamps, at)) for at in _numbers(lost)})
@@ -144,8 +145,12 @@ def _from_the_first(lost: SimSequencer, shards: int) -> _Past:
     if lost.kafka.begin(Partition(lost.names.cuts, 0)):
         raise StateError("the first cut is gone")
     config = replace(_config(lost, shards), identity=identity_of(1), incarnation=1)
-    made = Recovery.from_the_first(config, _starts(cuts), _requests(lost, 0), lost.signatures)
+    # Of a topic that was gone before any cut named it, what is lost is told too large: nothing else hangs on its start.
+    starts = lost.starts | _starts(cuts)
+    made = Recovery.from_the_first(config, starts, _requests(lost, 0), lost.signatures)
     log = StampsLog(lost.domain.name, lost.domain.stamps_partitions)
+    stamps = {at: Partition(lost.names.stamps, at) for at in _numbers(lost)}
+    log.require_not_gone({at: (lost.kafka.begin(each), lost.kafka.end(each)) for at, each in stamps.items()})
     _absorb(lost, made, log, (0,) * lost.domain.stamps_partitions)
     return _Past(made, log, None, newest, _answers(lost))
 

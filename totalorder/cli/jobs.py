@@ -42,6 +42,10 @@ KeyframeEvery = Annotated[
 BrokerTimeout = Annotated[
     float | None, typer.Option("--broker-timeout-s", help="A broker that is silent for so long counts as absent.")
 ]
+StandstillTimeout = Annotated[
+    float | None,
+    typer.Option("--standstill-timeout-s", help="How long a job is borne that stands still; it is told before."),
+]
 JobControlKeyFile = Annotated[
     str | None,
     typer.Option(

@@ -14,6 +14,7 @@ from totalorder.cli.jobs import (
     JobSpark,
     LogFormat,
     Master,
+    StandstillTimeout,
     command_of,
     given_flags,
 )
@@ -64,6 +65,7 @@ def run(
         int | None, typer.Option("--batch-records", help="About how many Kafka records a micro-batch has at most.")
     ] = None,
     broker_timeout_s: BrokerTimeout = None,
+    standstill_timeout_s: StandstillTimeout = None,
     master: Master = None,
     log_format: LogFormat = None,
     kafka: JobKafka = None,

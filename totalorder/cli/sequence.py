@@ -21,6 +21,7 @@ from totalorder.cli.jobs import (
     Master,
     MinSubscriptions,
     StampsPartitions,
+    StandstillTimeout,
     TopicBy,
     TopicPattern,
     command_of,
@@ -105,10 +106,7 @@ def run(
         float | None, typer.Option("--topic-poll-s", help="How often to look for new and recreated topics.")
     ] = None,
     broker_timeout_s: BrokerTimeout = None,
-    standstill_timeout_s: Annotated[
-        float | None,
-        typer.Option("--standstill-timeout-s", help="How long a job is borne that stands still; it is told before."),
-    ] = None,
+    standstill_timeout_s: StandstillTimeout = None,
     fast_checkpoint_fs: Annotated[
         bool | None,
         typer.Option(
