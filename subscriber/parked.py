@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from totalorder.errors import BrokerUnavailable, Error, SettingsError
+from totalorder.errors import BrokerUnavailable, Error, SettingsError, WireError
 from totalorder.sequencer.budget import parse_json
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.values import number, text
@@ -72,7 +72,14 @@ class Parked:
 
     @classmethod
     def read(cls, record: Record) -> "Parked":
-        """Of a record that has a value; ValueError, with the reason, for one that is none of ours."""
+        """Of a record that has a value; WireError, with the reason, for one that is none of ours."""
+        try:
+            return cls._read(record)
+        except ValueError as error:
+            raise WireError(f"no parked event: {error}") from None
+
+    @classmethod
+    def _read(cls, record: Record) -> "Parked":
         if len(record.headers) < 2 or [name for name, _ in record.headers[-2:]] != [KEY_HEADER, HEADER]:
             raise ValueError(f"its last headers are not {KEY_HEADER} and {HEADER}")
         head = parse_json(record.headers[-1][1] or b"", _MOST_BYTES)

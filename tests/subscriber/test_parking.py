@@ -9,7 +9,7 @@ from sim_kafka import SimCrash
 from sim_receipts import receipts_of
 from sim_small import World
 
-from totalorder.errors import BrokerUnavailable, Error, HandlerFailed, SettingsError
+from totalorder.errors import BrokerUnavailable, Error, HandlerFailed, SettingsError, WireError
 from totalorder.subscriber import Event, Lost, Retry
 from totalorder.subscriber.parked import HEADER, KEY_HEADER, About, Parked
 from totalorder.subscriber.transport import Partition, Record
@@ -222,7 +222,7 @@ def with_head(**changes: Any) -> Record:
     ],
 )
 def test_what_is_none_of_ours_is_told_with_the_reason(record: Record, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(WireError, match=said):
         Parked.read(record)
 
 

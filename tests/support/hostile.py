@@ -55,6 +55,8 @@ from totalorder.sequencer.snapshot import (
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
 from totalorder.streaming.record import DomainRecord, EventTopic
+from totalorder.subscriber.parked import HEADER, KEY_HEADER, About, Parked
+from totalorder.subscriber.transport import Record
 
 MOST_S, MOST_BYTES = 1.0, 100_000_000
 """What refusing anything may take: time of the processor, and memory."""
@@ -254,6 +256,30 @@ def _positions() -> Target:
     return Target("positions", tuple(map(encode_saved, saves)), decode, is_json=True)
 
 
+def _parked() -> Target:
+    def decode(value: bytes) -> None:
+        """The header; who writes it writes a key that fits."""
+        try:
+            head = json.loads(value)
+            key = "/".join(
+                str(head[name]) for name in ("id", "kafka_topic", "topic_id", "partition", "offset")
+            ).encode()
+        except (KeyError, TypeError, ValueError, RecursionError):
+            key = b"s/a/i/0/4"
+        headers = (("h", b""), (KEY_HEADER, b"k"), (HEADER, value))
+        record = Record("parking", 0, 0, key, b"", headers, 0)
+        parked = Parked.read(record)
+        written, again = parked.written()
+        assert Parked.read(record._replace(value=written, headers=tuple(again))) == parked
+
+    about = About(
+        domain="d", id="s", g=3, n=1, topic="a", kafka_topic="a", topic_id="i", partition=0, offset=4, timestamp_ms=5,
+        attempts=1, error="ValueError: no", parked_ms=6,
+    )  # fmt: skip
+    _, headers = Parked(about=about, key=b"k", value=None, headers=(("h", None),)).written()
+    return Target("parked", (headers[-1][1],), decode, is_json=True)
+
+
 def _stamps() -> Iterator[Target]:
     (record,) = encode_stamps(_STAMPS)
     headers = dict(record.headers)
@@ -408,6 +434,7 @@ TARGETS = (
     _requests(),
     _answers(),
     _positions(),
+    _parked(),
     *_stamps(),
     *_cuts(),
     *_receipts(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from totalorder.cli.options import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, Json, Kafka, kafka_settings
-from totalorder.errors import Error, SettingsError
+from totalorder.errors import Error, SettingsError, WireError
 
 if TYPE_CHECKING:
     from totalorder.subscriber.clients import Client
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Topic = Annotated[str, typer.Argument(help="The Kafka topic that run() was given as `park`.")]
 Places = Annotated[
-    list[str] | None, typer.Argument(metavar="[PARTITION@OFFSET]…", help="Which ones, as `list` names them.")
+    list[str] | None, typer.Argument(metavar="PARTITION@OFFSET", help="Which ones, as `list` names them.")
 ]
 Everything = Annotated[bool, typer.Option("--all", help="All that lie there.")]
 _Found = dict[str, tuple["Partition", "Parked"]]
@@ -38,9 +38,12 @@ def register(app: typer.Typer) -> None:
         help="Publish parked events to their topics again, each as a NEW event, behind all that is there: every "
         "subscriber of the topic gets it once more, at its new place in the order, not where it was. Then they are "
         "parked no longer.",
+        short_help="Publish parked events again, as new ones.",
     )(replay)
     group.command("drop", help="Give parked events up: they are parked no longer.")(drop)
-    app.add_typer(group, name="parked", help="Events that a handler could not take: list, replay, drop.")
+    app.add_typer(
+        group, name="parked", help="Show the events that a handler could not take, bring them back, or drop them."
+    )
 
 
 def create(
@@ -48,7 +51,7 @@ def create(
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
     kafka: Kafka = None,
 ) -> None:
-    """One partition, kept for ever."""
+    """One partition, compacted."""
     settings = kafka_settings(kafka)
 
     from totalorder import kafka_clients
@@ -177,9 +180,9 @@ def _read(record: "Record") -> "Parked | None":
         return None
     try:
         return Parked.read(record)
-    except ValueError as error:
+    except WireError as error:
         place = f"{record.topic}[{record.partition}]@{record.offset}"
-        print(f"passed over {place}, which run() has not parked: {_shown(str(error))}", file=sys.stderr)
+        print(f"passed over {place}, {_shown(error.what)}", file=sys.stderr)
         return None
 
 
