@@ -12,6 +12,7 @@ decided in totalorder.subscriber.delivery. Everything runs in the caller's threa
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.position import Position
+from totalorder.subscriber.reader import Reader
 from totalorder.subscriber.subscriber import Subscriber
 
-__all__ = ["Event", "EventBatch", "Lost", "Position", "Subscriber"]
+__all__ = ["Event", "EventBatch", "Lost", "Position", "Reader", "Subscriber"]

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         EventBatch as EventBatch,
         Lost as Lost,
         Position as Position,
+        Reader as Reader,
         Subscriber as Subscriber,
     )
 
@@ -57,6 +58,7 @@ _HOMES = {
     "LocalBroker": "totalorder.broker",
     "Lost": "totalorder.subscriber",
     "Position": "totalorder.subscriber",
+    "Reader": "totalorder.subscriber",
     "Subscriber": "totalorder.subscriber",
 } | dict.fromkeys(_ERRORS, "totalorder.errors")
 

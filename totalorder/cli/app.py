@@ -26,7 +26,20 @@ from totalorder.cli.extras import problem_of
 from totalorder.errors import Error, SettingsError
 
 COMMANDS = (
-    *("demo", "broker", "sequence", "recover", "lineage", "publish", "subscribe", "topics", "inspect", "audit", "sql"),
+    *(
+        "demo",
+        "broker",
+        "sequence",
+        "recover",
+        "lineage",
+        "publish",
+        "subscribe",
+        "read",
+        "topics",
+        "inspect",
+        "audit",
+        "sql",
+    ),
     *("control-key", "bench"),
 )
 

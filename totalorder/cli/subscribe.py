@@ -133,12 +133,13 @@ def _print_all(subscriber: "Subscriber", most: int | None, timeout_s: float | No
             if subscriber.finished or (timeout_s is not None and time.monotonic() - last >= timeout_s):
                 return
             continue
-        print(_line(event, as_json=as_json), flush=True)
+        print(event_line(event, as_json=as_json), flush=True)
         subscriber.ack(event)
         printed, last = printed + 1, time.monotonic()
 
 
-def _line(event: "Event | Lost", *, as_json: bool) -> str:
+def event_line(event: "Event | Lost", *, as_json: bool) -> str:
+    """What is printed of what was delivered."""
     from totalorder.subscriber import Lost
 
     if isinstance(event, Lost):
