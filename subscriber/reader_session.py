@@ -36,7 +36,6 @@ from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.machine import Reading, losses_in
-from totalorder.subscriber.reading.stamps import UNKNOWN
 from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.stamps_log import StampsLog, headers_of
 from totalorder.subscriber.start import Start, Until, ms_of
@@ -183,11 +182,7 @@ class ReaderSession:
             begin = np.array([begins.get(source, 0) for source in whole.sources], dtype=np.int64)
             gone = rows.g[rows.offset < begin[rows.source]]
             after = max(after, int(gone[-1]) if len(gone) else 0)
-        searches = log.search(lambda looked: looked.g <= after)
-        reached = max((search.last.batch for search in searches.values() if search.last), default=UNKNOWN)
-        if reached <= max(mark.batch for mark in marks.values()):
-            return marks, max(first, after)
-        return log.marks(searches, "the first event that is there"), after
+        return marks, max(first, after)
 
     def _learn_begins(self, sources: Collection[Source], begins: dict[Source, int]) -> None:
         """The first offsets that Kafka has of event partitions; of those that are gone, behind all."""
