@@ -91,6 +91,15 @@ class Progress:
         )
 
 
+def before_subscription(position: Progress) -> int:
+    """Through this g what follows a position comes from before the id's subscription; 0 where nothing does.
+
+    Who begins before its grant has its set in force as of the generation that is granted yet.
+    """
+    first = position.pending[0] if position.pending else None
+    return first.g if isinstance(first, Grant) and first.generation == position.generation else 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class SavedPosition:
     """A position with the process that saved it.
@@ -153,7 +162,7 @@ def decode_saved(value: bytes) -> SavedPosition:
     if version != VERSION:
         raise WireError(
             f"a saved position has version {version!r}; this program reads {VERSION}",
-            remedy='Use the release that saved it, or begin anew with start="new" (--new)',
+            remedy='Use the release that saved it, or begin anew with start="now" (--start now)',
         )
     try:
         return _saved(record)
@@ -161,7 +170,7 @@ def decode_saved(value: bytes) -> SavedPosition:
         raise WireError(f"a saved position is damaged: {error}", remedy=_REMEDY) from None
 
 
-_REMEDY = 'Begin anew with start="new" (--new), or look for another writer on the positions topic'
+_REMEDY = 'Begin anew with start="now" (--start now), or look for another writer on the positions topic'
 
 
 def _saved(record: Mapping[str, Any]) -> SavedPosition:

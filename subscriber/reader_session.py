@@ -1,22 +1,20 @@
 """The work behind a Reader: finds where to begin, and feeds its machine. It writes nothing."""
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from totalorder.errors import Error, EventsLost, SettingsError
 from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import Answer, decode_answer
 from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.position import StampsMark
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.batch import EventBatch
+from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.delivery.effects import (
     Deliveries,
     DeliverLost,
@@ -35,10 +33,10 @@ from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reading.choice import Choice
-from totalorder.subscriber.reading.machine import Reading, losses_in
+from totalorder.subscriber.reading.machine import Reading
 from totalorder.subscriber.ready import Ready
-from totalorder.subscriber.stamps_log import StampsLog, headers_of
-from totalorder.subscriber.start import Start, Until, ms_of
+from totalorder.subscriber.stamps_log import headers_of
+from totalorder.subscriber.start import Start, Until, check_place, ms_of
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 _LOG = logging.getLogger("totalorder.subscriber")
@@ -96,9 +94,10 @@ class ReaderSession:
             )
         self.ready.origin = Position(settings.domain, self._transport.topic_id(self._names.stamps), 0)
         self._check_bounds()
-        log = StampsLog(self._transport, settings.domain, choice.partitions(partitions), self._other)
+        beginning = Beginning(self._transport, settings.domain, choice, partitions, self._other)
+        log = beginning.log
         self._read_grants()
-        marks, after = self._begin(log, partitions)
+        marks, after = beginning.find(settings.start, self._answers)
         self._ends = {Partition(self._names.stamps, number): end for number, end in log.ends.items()}
         self._ends |= self._transport.end_offsets([self._grants])
         self.handed_g = after
@@ -123,13 +122,10 @@ class ReaderSession:
 
     def _check_bounds(self) -> None:
         """SettingsError for what is of another order, or cannot be."""
-        start, until, origin = self._settings.start, self._settings.until, self.ready.origin
-        assert origin is not None
-        for bound in (start, until):
-            if isinstance(bound, Position):
-                bound.check_order(origin)
-        if isinstance(start, datetime) and ms_of(start) > self._now_ms:
-            raise SettingsError(f"start = {start} is in the future", remedy='Begin at the present: start="now"')
+        start, until = self._settings.start, self._settings.until
+        check_place(start, self._origin, now_ms=self._now_ms)
+        if isinstance(until, Position):
+            until.check_order(self._origin)
         if isinstance(start, Position) and isinstance(until, Position) and until < start:
             raise SettingsError(f"until = {until} lies before start = {start}", remedy="Change them round")
 
@@ -142,55 +138,15 @@ class ReaderSession:
                 for record in self._transport.poll(_WAIT_S):
                     self._other(record)
 
-    def _other(self, record: Record) -> None:
+    def _other(self, record: Record | None) -> None:
         """A record that comes while something else is looked for."""
-        if record.topic == self._names.grants and record.value is not None:
+        if record is not None and record.topic == self._names.grants and record.value is not None:
             self._answers.append(decode_answer(record.value))
-
-    def _begin(self, log: StampsLog, partitions: int) -> tuple[Mapping[int, StampsMark], int]:
-        """Where each stamps partition is read from, and the g behind which events are wanted."""
-        start = self._settings.start
-        if start == "now":
-            return log.last_marks()
-        if start == "earliest":
-            return self._earliest(log, partitions)
-        if isinstance(start, Position):
-            after = start.g
-            searches = log.search(lambda looked: looked.g <= after)
-        else:
-            from_ms = ms_of(start)
-            searches = log.search(lambda looked: looked.time_ms < from_ms)
-            after = max((search.last.g for search in searches.values() if search.last), default=0)
-        return log.marks(searches, f"what follows {start}"), after
 
     @property
     def _origin(self) -> Position:
         assert self.ready.origin is not None
         return self.ready.origin
-
-    def _earliest(self, log: StampsLog, partitions: int) -> tuple[Mapping[int, StampsMark], int]:
-        """Where everything of the chosen topics is still there, behind what retention has removed of any of them.
-
-        That takes a walk through all stamps: one consistent cut over all topics.
-        """
-        choice, begins = self._settings.choice, dict[Source, int]()
-        marks, first = log.first_marks()
-        after = max((loss.g for loss in losses_in(self._answers, choice)), default=0)
-        for whole in log.walk(marks, choice, partitions=partitions, after=first):
-            rows = whole.rows
-            self._learn_begins({whole.sources[at] for at in np.unique(rows.source).tolist()}, begins)
-            begin = np.array([begins.get(source, 0) for source in whole.sources], dtype=np.int64)
-            gone = rows.g[rows.offset < begin[rows.source]]
-            after = max(after, int(gone[-1]) if len(gone) else 0)
-        return marks, max(first, after)
-
-    def _learn_begins(self, sources: Collection[Source], begins: dict[Source, int]) -> None:
-        """The first offsets that Kafka has of event partitions; of those that are gone, behind all."""
-        new = {source for source in sources if source not in begins}
-        ids = {name: self._transport.topic_id(name) for name in sorted({source.topic for source in new})}
-        there = [Partition.of(source) for source in sorted(new) if ids[source.topic] == source.topic_id]
-        begins |= dict.fromkeys(new, GONE)
-        begins |= {at.source: begin for at, begin in self._transport.beginning_offsets(there).items()}
 
     # --- work ---------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from totalorder.errors import Contradiction, EventsLost, WireError
 from totalorder.sequencer.codec import StampsAssembler, decode_part
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.position import StampsMark
-from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps
+from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps, StopStamps
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.search import Looked, Search
 from totalorder.subscriber.reading.stamps import UNKNOWN, Batches, Whole
@@ -27,11 +27,12 @@ def headers_of(record: Record) -> dict[str, bytes]:
 class StampsLog:
     """Some partitions of a domain's stamps, as they are at the moment that this is made.
 
-    `others` takes records of other partitions that come meanwhile. Every method raises BrokerUnavailable.
+    `others` takes records of other topics that come meanwhile, and None where nothing came; it may raise. Every method
+    raises BrokerUnavailable.
     """
 
     def __init__(
-        self, transport: Transport, domain: str, partitions: list[int], others: Callable[[Record], None]
+        self, transport: Transport, domain: str, partitions: list[int], others: Callable[[Record | None], None]
     ) -> None:
         self._transport, self._domain, self._others = transport, domain, others
         self._topic = DomainTopics(domain=domain).stamps
@@ -120,10 +121,19 @@ class StampsLog:
 
     # --- what lies there ----------------------------------------------------------------------------------------------
 
-    def walk(self, marks: Mapping[int, StampsMark], choice: Choice, *, partitions: int, after: int) -> Iterator[Whole]:
+    def walk(
+        self,
+        marks: Mapping[int, StampsMark],
+        choice: Choice,
+        *,
+        partitions: int,
+        after: int,
+        through_batch: int | None = None,
+    ) -> Iterator[Whole]:
         """Batch after batch, from the marks to the end: the stamps of chosen topics behind g `after`.
 
-        Where one partition is ahead of the others, some 50,000 stamps of it are held.
+        Or through a batch, which need not be there yet: then it is waited for. Where one partition is ahead of the
+        others, some 50,000 stamps of it are held.
         """
         effects: list[Effect] = []
         batches = Batches(
@@ -141,25 +151,30 @@ class StampsLog:
         self._carry_out(effects, reading)
         while reading:
             for record in self._poll():
-                if record.partition in reading and record.offset < self.ends[record.partition]:
+                if record.partition in reading and (through_batch or record.offset < self.ends[record.partition]):
                     batch = reading[record.partition].add(record.value, headers_of(record), offset=record.offset)
                     if batch is not None:
                         batches.admit(batch)
                         while (whole := batches.take(_ALL)) is not None:
                             yield whole
+                            if whole.batch == through_batch:
+                                batches.stop()
                         batches.regulate(0)
                         self._carry_out(effects, reading)
-            for number in [number for number in reading if self._is_through(number)]:
+            for number in [number for number in reading if not through_batch and self._is_through(number)]:
                 self._transport.stop(Partition(self._topic, number))
                 del reading[number]
 
     def _carry_out(self, effects: list[Effect], reading: dict[int, StampsAssembler]) -> None:
         for effect in effects:
-            assert isinstance(effect, ReadStamps | PauseStamps | ResumeStamps)
+            assert isinstance(effect, ReadStamps | PauseStamps | ResumeStamps | StopStamps)
             at = Partition(self._topic, effect.partition)
             if isinstance(effect, ReadStamps):
                 reading[effect.partition] = StampsAssembler(domain=self._domain, partition=effect.partition)
                 self._transport.read(at, effect.offset)
+            elif isinstance(effect, StopStamps):
+                reading.pop(effect.partition, None)
+                self._transport.stop(at)
             elif effect.partition in reading:
                 (self._transport.pause if isinstance(effect, PauseStamps) else self._transport.resume)(at)
         effects.clear()
@@ -170,7 +185,10 @@ class StampsLog:
     def _poll(self) -> list[Record]:
         """Records of stamps that have come."""
         found = []
-        for record in self._transport.poll(_WAIT_S):
+        records = self._transport.poll(_WAIT_S)
+        if not records:
+            self._others(None)
+        for record in records:
             if record.topic == self._topic:
                 found.append(record)
             else:

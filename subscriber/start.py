@@ -36,6 +36,14 @@ def _check(name: str, value: object, words: tuple[str, ...]) -> None:
         )
 
 
+def check_place(start: object, origin: Position, *, now_ms: int) -> None:
+    """SettingsError for a position of another order than that of `origin`, and for a time that is yet to come."""
+    if isinstance(start, Position):
+        start.check_order(origin)
+    if isinstance(start, datetime) and ms_of(start) > now_ms:
+        raise SettingsError(f"start = {start} is in the future", remedy='Begin at the present: start="now"')
+
+
 def ms_of(time: datetime) -> int:
     """Milliseconds since 1970."""
     return round(time.timestamp() * 1000)

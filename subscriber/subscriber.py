@@ -16,6 +16,7 @@ from totalorder.subscriber.clients import CLIENTS, Client, transport_of
 from totalorder.subscriber.event import Event, Handed, Lost, position_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.session import Session, SessionSettings
+from totalorder.subscriber.start import Start, check_start
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import warn_of_unseen
 
@@ -84,8 +85,11 @@ class Subscriber(Generic[Handed]):
 
     `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
     process that starts goes on after the last acknowledged event, and what a former one may have delivered without
-    acknowledging it comes again, tagged "redelivered". `start="new"` begins at the present instead, and gives up all
-    that was owed. What Kafka has no longer (retention, deletion) stops it with EventsLost; with `on_lost="skip"` a
+    acknowledging it comes again, tagged "redelivered". `start` says otherwise, and gives up what was owed before: "now"
+    begins at the present; a Position, a datetime or "earliest" (as for a Reader) there, also long before this id was
+    subscribed: what comes from before has no receipts, and comes when all stamps since then were read once. Then lay a
+    lease long enough, and use it once: the next process goes on by "saved", or from a position that was stored since.
+    What Kafka has no longer (retention, deletion) stops it with EventsLost; with `on_lost="skip"` a
     `Lost` comes in its place, which names topic, partition and offsets, and is acknowledged like an event (to a checker
     of types that is a `Subscriber[Event | Lost]`).
 
@@ -114,7 +118,7 @@ class Subscriber(Generic[Handed]):
         id: str,  # noqa: A002
         domain: str,
         bootstrap_servers: str = "localhost:9092",
-        start: Literal["saved", "new"] = "saved",
+        start: Start | Literal["saved"] = "saved",
         on_lost: Literal["fail", "skip"] = "fail",
         lease_s: int = 86_400,
         start_timeout_s: float = 60.0,
@@ -130,7 +134,7 @@ class Subscriber(Generic[Handed]):
         wall_clock: Callable[[], float] = time.time,
         nonce: str | None = None,
     ) -> None:
-        check_choice("start", start, "saved", "new")
+        check_start(start, "saved", "now", "earliest")
         check_choice("on_lost", on_lost, "fail", "skip")
         check_choice("client", client, *CLIENTS)
         check_seconds("outage_timeout_s", outage_timeout_s)
@@ -142,7 +146,7 @@ class Subscriber(Generic[Handed]):
             start_timeout_s=start_timeout_s,
             save_interval_s=save_interval_s,
             max_buffered=max_buffered,
-            begin_anew=start == "new",
+            start=start,
             skips_lost=on_lost == "skip",
             receipts=receipts,
             control_key=control_key,

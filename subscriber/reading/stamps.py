@@ -122,7 +122,7 @@ class Batches:
             while part.ahead and part.ahead[0].batch <= self._behind:
                 self._pop(part)
         fronts = [part.ahead[0] for part in self._parts.values() if part.ahead]
-        if len(fronts) < len(self._parts) or fronts[0].control_g > answers_g:
+        if len(fronts) < max(1, len(self._parts)) or fronts[0].control_g > answers_g:
             return None
         self._check_same(fronts)
         for part in self._parts.values():

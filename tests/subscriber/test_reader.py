@@ -61,7 +61,7 @@ def said(events: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def test_a_reader_gives_what_every_subscriber_got() -> None:
-    world = World()
+    world = World(stamps_partitions=4)
     sets = ("ab", "bc", "abc", "a")
     subscribers = [world.subscriber(topics, id=topics) for topics in sets]
     for each in range(60):
@@ -77,7 +77,7 @@ def test_a_reader_gives_what_every_subscriber_got() -> None:
 
 
 def test_what_follows_each_position_is_exactly_the_rest() -> None:
-    world = backlog()
+    world = backlog(stamps_partitions=4)
     everything = read(world)
     assert [event.n for event in everything if event.topic == "b"] == list(range(1, 13))
     for at, event in enumerate(everything):
@@ -112,13 +112,12 @@ def test_it_goes_on_while_the_job_is_down_with_what_is_stamped_and_later_with_th
 
 
 def test_a_batch_that_is_not_on_all_partitions_yet_is_not_given_and_nobody_waits_for_it() -> None:
-    world = backlog()
+    world = backlog(stamps_partitions=4)
     whole = read(world)
     world.publish("a")
     world.publish("b")
     world.tick(1)
-    stamps = [Partition("d.stamps", number) for number in range(2)]
-    torn = stamps[1]
+    torn = Partition("d.stamps", 1)
     last = world.kafka.logs[torn].pop()
     world.kafka.ends[torn] -= 1
     world.running = False

@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
@@ -16,6 +15,7 @@ from totalorder.cli.options import (
     Json,
     Kafka,
     kafka_settings,
+    place_of,
     said_if_long,
 )
 from totalorder.cli.subscribe import event_line
@@ -23,8 +23,6 @@ from totalorder.errors import SettingsError
 
 if TYPE_CHECKING:
     from totalorder.subscriber.clients import Client
-
-_PLACE = "POSITION|TIME"
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +39,7 @@ def run(
         str,
         typer.Option(
             "--start",
-            metavar=f"earliest|now|{_PLACE}",
+            metavar="earliest|now|POSITION|TIME",
             help='Where to begin. "earliest": where Kafka still has everything of the topics; a position as this and '
             "`subscribe --json` print them: behind it; a time such as 2026-11-30T18:00Z (without a zone: this "
             "machine's): what was stamped since.",
@@ -49,7 +47,7 @@ def run(
     ] = "earliest",
     until: Annotated[
         str,
-        typer.Option("--until", metavar=f"now|{_PLACE}", help="Where to end: with this position, or before this time."),
+        typer.Option("--until", metavar="now|POSITION|TIME", help="Where to end: with a position, before a time."),
     ] = "now",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this many events.")] = None,
@@ -87,8 +85,8 @@ def run(
             pattern=pattern,
             domain=domain,
             bootstrap_servers=bootstrap_servers,
-            start=_place("--start", start, "earliest", "now"),
-            until=None if follow else _place("--until", until, "now"),
+            start=place_of("--start", start, "earliest", "now"),
+            until=None if follow else place_of("--until", until, "now"),
             on_lost=cast("Literal['fail', 'skip']", on_lost),  # it is checked there
             client=cast("Client", client),  # likewise
             kafka=settings,
@@ -104,20 +102,3 @@ def run(
             sys.stdout.flush()
             position = str(reader.position)
             print(json.dumps({"position": position}) if as_json else f"read through {position}", file=sys.stderr)
-
-
-def _place(option: str, given: str, *words: str) -> Any:
-    """A word, a position, or a time; SettingsError for anything else."""
-    from totalorder.subscriber import Position
-
-    if given in words:
-        return given
-    if "/" in given:
-        return Position.parse(given)
-    try:
-        return datetime.fromisoformat(given).astimezone()
-    except ValueError:
-        raise SettingsError(
-            f"{option} {given!r} is unknown",
-            remedy=f"Give {', '.join(words)}, a position that was printed, or a time such as 2026-11-30T18:00Z",
-        ) from None

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from delivery_world import src, stamped
+from delivery_world import stamped
+from sources import src
 
 from totalorder.errors import Contradiction, EventsLost
 from totalorder.sequencer.control import Retired, Skipped
