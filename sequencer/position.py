@@ -91,13 +91,15 @@ class Progress:
         )
 
 
-def before_subscription(position: Progress) -> int:
+def before_subscription(position: Progress | None, grant: Grant | None) -> int:
     """Through this g what follows a position comes from before the id's subscription; 0 where nothing does.
 
-    Who begins before its grant has its set in force as of the generation that is granted yet.
+    Who begins before its grant, `grant` or the first that is pending, has its set in force as of that generation.
     """
-    first = position.pending[0] if position.pending else None
-    return first.g if isinstance(first, Grant) and first.generation == position.generation else 0
+    first = position.pending[0] if position is not None and position.pending else grant
+    if position is None or not isinstance(first, Grant) or first.generation != position.generation:
+        return 0
+    return first.g
 
 
 @dataclass(frozen=True, kw_only=True)

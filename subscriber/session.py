@@ -162,8 +162,6 @@ class Session:
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
         """How far events may be handed out, and were."""
-        self._before_g = 0
-        """Through here events come from before the subscription, and have no receipts."""
         self._idle_s = 0.0
         self._handed_before = 0
         self._promised_at = -math.inf
@@ -225,8 +223,7 @@ class Session:
             position = saved.position
         elif granted is not None:
             position = Progress.at(granted)
-        if position is not None:
-            self._before_g = max(before_subscription(position), self._before_g)
+        self._journal.behind_g = before_subscription(position, self.grant)
         self._machine = Delivery(
             id=self._settings.id,
             nonce=self._nonce,
@@ -263,7 +260,6 @@ class Session:
                 f"start = {place} lies behind g {grant.g}, which is the present", remedy='Begin there: start="now"'
             )
         begun = beginning.progress(marks, after, grant)
-        self._before_g = grant.g
         self._deadline = self._clock() + self._settings.start_timeout_s
         return begun
 
@@ -479,8 +475,7 @@ class Session:
             return None
         event, item, at = self.ready.pop()
         self.handed, self._handed_g = event.sequence, max(self._handed_g, event.g)
-        if event.g > self._before_g:
-            self._journal.note(item, at, at + 1, self.generation)
+        self._journal.note(item, at, at + 1, self.generation)
         return event
 
     def hand_out_batch(self, most: int) -> EventBatch[Any]:
@@ -493,13 +488,11 @@ class Session:
             size = 1 if isinstance(item, DeliverLost) else len(item)
             if isinstance(item, DeliverLost):
                 lost.append(Lost.of(item, self.ready.origin))
-                last_g = item.g
+                self._handed_g = max(self._handed_g, item.g)
             else:
                 parts.append(item)
-                last_g = int(item.rows.g.max())
-            self._handed_g = max(self._handed_g, last_g)
-            if last_g > self._before_g:
-                self._journal.note(item, 0, size, self.generation)
+                self._handed_g = max(self._handed_g, int(item.rows.g.max()))
+            self._journal.note(item, 0, size, self.generation)
             most -= size
         batch = EventBatch(tuple(lost), parts, self.ready.origin)
         self.handed = max(self.handed, batch.sequence)
