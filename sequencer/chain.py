@@ -69,7 +69,7 @@ class Chain:
             raise EventsLost(
                 f"{self._name} goes from batch {last} to {batch.batch}: stamps were removed before they were read",
                 remedy="Raise the retention of the stamps topic. Without stamps there is no order: "
-                'start="new" (--new) begins at the present and gives up all that is owed',
+                'start="now" (--start now) begins at the present and gives up all that is owed',
             )
         if (digest and batch.previous_digest != digest) or batch.g < g:
             raise Contradiction(

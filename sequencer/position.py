@@ -91,6 +91,17 @@ class Progress:
         )
 
 
+def before_subscription(position: Progress | None, grant: Grant | None) -> int:
+    """Through this g what follows a position comes from before the id's subscription; 0 where nothing does.
+
+    Who begins before its grant, `grant` or the first that is pending, has its set in force as of that generation.
+    """
+    first = position.pending[0] if position is not None and position.pending else grant
+    if position is None or not isinstance(first, Grant) or first.generation != position.generation:
+        return 0
+    return first.g
+
+
 @dataclass(frozen=True, kw_only=True)
 class SavedPosition:
     """A position with the process that saved it.
@@ -153,7 +164,7 @@ def decode_saved(value: bytes) -> SavedPosition:
     if version != VERSION:
         raise WireError(
             f"a saved position has version {version!r}; this program reads {VERSION}",
-            remedy='Use the release that saved it, or begin anew with start="new" (--new)',
+            remedy='Use the release that saved it, or begin anew with start="now" (--start now)',
         )
     try:
         return _saved(record)
@@ -161,7 +172,7 @@ def decode_saved(value: bytes) -> SavedPosition:
         raise WireError(f"a saved position is damaged: {error}", remedy=_REMEDY) from None
 
 
-_REMEDY = 'Begin anew with start="new" (--new), or look for another writer on the positions topic'
+_REMEDY = 'Begin anew with start="now" (--start now), or look for another writer on the positions topic'
 
 
 def _saved(record: Mapping[str, Any]) -> SavedPosition:

@@ -17,6 +17,7 @@ from totalorder.subscriber.event import Event, Lost, TypedEvent
 from totalorder.subscriber.handling import Retry
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.position_store import PositionStore
+from totalorder.subscriber.reader import Reader
 from totalorder.subscriber.sqlite_positions import SqlitePositions
 from totalorder.subscriber.subscriber import Metrics, Subscriber
 from totalorder.subscriber.watch import Changed, Granted, Hold, Stalled, Wait
@@ -32,6 +33,7 @@ __all__ = [
     "Metrics",
     "Position",
     "PositionStore",
+    "Reader",
     "Retry",
     "SqlitePositions",
     "Stalled",

@@ -6,7 +6,7 @@ from totalorder.errors import EventsLost
 from totalorder.subscriber.delivery.events import GO_ON_WITHOUT
 from totalorder.subscriber.transport import Partition
 
-GO_ON = 'start="new" (--new) begins at the present and gives up all that is owed, of every topic'
+GO_ON = 'start="now" (--start now) begins at the present and gives up all that is owed, of every topic'
 _PLACES_SHOWN = 5
 
 Offsets = Mapping[Partition, int]

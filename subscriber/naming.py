@@ -36,13 +36,16 @@ def _named(raw: bytes | None) -> str | None:
     return text if 0 < len(text) <= MAX_TOPIC_CHARS else None
 
 
-def block_of(records: list[Record], topic_by: str) -> EventBlock:
-    """Records of one event partition for the delivery machine; crc32 of a null value is 0."""
+def block_of(records: list[Record], topic_by: str | None) -> EventBlock:
+    """Records of one event partition for a machine; crc32 of a null value is 0. Without `topic_by` it has no topics."""
+    topics: list[str | None] = []
+    if topic_by == "topic":
+        topics = [records[0].topic] * len(records)
+    elif topic_by is not None:
+        topics = [topic_of(record, topic_by) for record in records]
     return EventBlock(
         offsets=[record.offset for record in records],
-        topics=[records[0].topic] * len(records)
-        if topic_by == "topic"
-        else [topic_of(record, topic_by) for record in records],
+        topics=topics,
         crcs=[0 if record.value is None else zlib.crc32(record.value) for record in records],
         handles=list(records),
     )

@@ -65,6 +65,8 @@ class Journal:
         self._transport, self._domain, self._id, self._nonce = transport, domain, id, nonce
         self._clock, self._wall_clock = clock, wall_clock
         self._partition: Partition | None = None
+        self.behind_g = 0
+        """What lies at or before this was of nobody's subscription, and has no receipts."""
         self._waiting: list[_Span] = []
         self._count = 0
         self._last: tuple[Deliveries | DeliverLost, int, int, int, int] | None = None
@@ -77,7 +79,7 @@ class Journal:
 
     def note(self, item: Deliveries | DeliverLost, start: int, end: int, generation: int) -> None:
         """Events `start` to before `end` of a block, or a loss, are handed out now under the process's `generation`."""
-        if self._partition is None:
+        if self._partition is None or (self.behind_g and _g(item, start) <= self.behind_g):
             return
         if not self._count:
             self._send_at = self._clock() + _SEND_AFTER_S
@@ -144,6 +146,10 @@ class Journal:
             lost=np.repeat([span.lost for span in spans], sizes),
             delivered_ms=np.repeat([span.delivered_ms for span in spans], sizes),
         )
+
+
+def _g(item: Deliveries | DeliverLost, start: int) -> int:
+    return item.g if isinstance(item, DeliverLost) else int(item.rows.g[start])
 
 
 class _Directory(Generic[T]):

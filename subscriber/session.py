@@ -7,14 +7,16 @@ alone. Nothing here runs by itself: `pump` is called by whoever waits for events
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal, cast
 
 from totalorder.errors import (
     BrokerUnavailable,
     EventsLost,
     SequencerUnavailable,
+    SettingsError,
     StoreUnavailable,
     SubscriptionEnded,
 )
@@ -31,10 +33,11 @@ from totalorder.sequencer.control import (
     decode_answer,
 )
 from totalorder.sequencer.names import DomainTopics, stamps_partition
-from totalorder.sequencer.position import Progress
+from totalorder.sequencer.position import Progress, before_subscription
 from totalorder.sequencer.signing import Signer
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.batch import EventBatch
+from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
 from totalorder.subscriber.delivery.effects import (
     Deliveries,
@@ -59,10 +62,12 @@ from totalorder.subscriber.event import Event, Lost, position_of
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
+from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
+from totalorder.subscriber.start import Start, check_place
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Partition, Record, Transport
 from totalorder.subscriber.unseen import Unread
@@ -101,7 +106,7 @@ class SessionSettings:
     max_buffered: int = 1_000
     max_waiting: int = 50_000
     stalled_after_s: float = 10.0
-    begin_anew: bool = False
+    start: Start | Literal["saved"] = "saved"
     skips_lost: bool = False
     receipts: bool = True
     control_key: str | None = field(default=None, repr=False)
@@ -115,6 +120,16 @@ class SessionSettings:
         check_count("max_buffered", self.max_buffered)
         check_count("max_waiting", self.max_waiting)
         self.signer()
+
+    @property
+    def place(self) -> Position | datetime | Literal["earliest"] | None:
+        """Where in the order to begin, if that is said."""
+        return None if self.start in ("saved", "now") else cast("Position | datetime | Literal['earliest']", self.start)
+
+    @property
+    def begin_anew(self) -> bool:
+        """Whether what is saved does not count."""
+        return self.start != "saved"
 
     def signer(self) -> Signer | None:
         """Who signs what is asked; SettingsError where the key is none of this id."""
@@ -151,6 +166,7 @@ class Session:
         self.held = False
         """While true no event partition is read, and what waits stays here."""
         self._transport, self._settings, self._nonce, self._clock = transport, settings, nonce, clock
+        self._wall_clock = wall_clock
         self._names = DomainTopics(domain=settings.domain)
         self._grants = Partition(self._names.grants, 0)
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
@@ -167,7 +183,6 @@ class Session:
         watch = Watch(id=settings.id, domain=settings.domain, stalled_after_s=settings.stalled_after_s)
         self.seeing = Seeing(watch, clock, lambda: transport.silent_s)
         self._unread = Unread(transport)
-        self._wall_clock = wall_clock
         self._began_g: int | None = None
         """Where in the order the position lies with which this process began, if there was one."""
         self._promised_before = 0
@@ -181,6 +196,7 @@ class Session:
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
         """How far events may be handed out, and were."""
+        self._idle_s = 0.0
         self._handed_before = 0
         self._promised_at = -math.inf
         self._pumped_s = 0.0
@@ -202,6 +218,7 @@ class Session:
         self._deadline = self._clock() + self._settings.start_timeout_s
         self._stamps_count = self._count(self._names.stamps)
         self._origin = Position(self._settings.domain, self._transport.topic_id(self._names.stamps), 0)
+        check_place(self._settings.start, self._origin, now_ms=round(self._wall_clock() * 1000))
         ends = self._stamps_ends()
         self._read_through(self._grants)
         self._positions = Positions(
@@ -228,15 +245,23 @@ class Session:
         before, and finds this process's.
         """
         saved, promised = None, 0
-        if not self._settings.begin_anew:
+        if self._settings.start != "now":
             saved, promised = self._positions.newest(self._read_through(self._positions.partition))
             self._transport.stop(self._positions.partition)
             if saved is not None and saved.generation > generation:
                 raise self._requests.fenced(saved.generation)
+        begun = self._begin_at(self._settings.place) if self._settings.place is not None else None
         history, self._history = self._history or [], None
         granted = self._never_saved(history)
-        position = saved.position if saved is not None else Progress.at(granted) if granted is not None else None
+        position: Progress | None = None
+        if begun is not None:
+            position, history = begun, [answer for answer in history if not self._is_former(answer)]
+        elif saved is not None:
+            position = saved.position
+        elif granted is not None:
+            position = Progress.at(granted)
         self._began_g, self._promised_before = None if position is None else position.g, promised
+        self._journal.behind_g = before_subscription(position, self.grant)
         self._machine = Delivery(
             id=self._settings.id,
             nonce=self._nonce,
@@ -251,6 +276,45 @@ class Session:
         self._apply(self._machine.start())
         for answer in history:
             self._apply(self._machine.answer(answer))
+
+    def _begin_at(self, place: Position | datetime | Literal["earliest"]) -> Progress:
+        """What lies between a place in the order and the grant is delivered too, by the stamps that are there.
+
+        What answers come meanwhile join the others. Receipts tell of nothing before the grant: the id held nothing.
+        """
+        grant = self.grant
+        assert grant is not None
+        if grant.min_subscriptions != 1:
+            raise SettingsError(
+                f"start = {place} needs min_subscriptions = 1: here nothing says in which order others had what lies "
+                "before a subscription",
+                remedy='Begin at the present: start="now"',
+            )
+        beginning = Beginning(
+            self._transport, self._settings.domain, Choice(grant.topics), self._stamps_count, self._meanwhile
+        )
+        marks, after = beginning.find(place, self._history or [])
+        if after > grant.g:
+            raise SettingsError(
+                f"start = {place} lies behind g {grant.g}, which is the present", remedy='Begin there: start="now"'
+            )
+        begun = beginning.progress(marks, after, grant)
+        self._deadline = self._clock() + self._settings.start_timeout_s
+        return begun
+
+    def _meanwhile(self, record: Record | None) -> None:
+        """What comes while stamps are looked into; None for nothing."""
+        if record is None:
+            self._idle_s += _WAIT_S
+            if self._idle_s >= self._settings.start_timeout_s:
+                raise self._no_sequencer("stamps do not go as far as its answer")
+        elif record.topic == self._names.grants:
+            self._dispatch([record])
+
+    def _is_former(self, answer: Answer) -> bool:
+        """Whether it changed the id's subscription before the grant of this process."""
+        assert self.grant is not None
+        return isinstance(answer, Grant | Ended) and answer.id == self._settings.id and answer.g < self.grant.g
 
     def _never_saved(self, history: Iterable[Answer]) -> Grant | None:
         """The first grant of the id since it was unsubscribed last; None to begin at this process's own.

@@ -56,7 +56,7 @@ def place_to_go_on(
     return place
 
 
-_ANEW = 'start="new" (--new) gives up all that is owed, and begins at the present'
+_ANEW = 'start="now" (--start now) gives up all that is owed, and begins at the present'
 
 
 class Stored:

@@ -22,6 +22,7 @@ from totalorder.subscriber.position_store import PositionStore
 from totalorder.subscriber.running import run
 from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.session import Session, SessionSettings
+from totalorder.subscriber.start import Start, check_start
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import warn_of_unseen
@@ -120,8 +121,11 @@ class Subscriber(Generic[Handed]):
 
     `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
     process that starts goes on after the last acknowledged event, and what a former one may have delivered without
-    acknowledging it comes again, tagged "redelivered". `start="new"` begins at the present instead, and gives up all
-    that was owed. What Kafka has no longer (retention, deletion) stops it with EventsLost; with `on_lost="skip"` a
+    acknowledging it comes again, tagged "redelivered". `start` says otherwise, and gives up what was owed before: "now"
+    begins at the present; a Position, a datetime or "earliest" (as for a Reader) there, also long before this id was
+    subscribed: what comes from before has no receipts, and comes when all stamps since then were read once. Then lay a
+    lease long enough, and use it once: the next process goes on by "saved", or from a position that was stored since.
+    What Kafka has no longer (retention, deletion) stops it with EventsLost; with `on_lost="skip"` a
     `Lost` comes in its place, which names topic, partition and offsets, and is acknowledged like an event (to a checker
     of types that is a `Subscriber[Event | Lost]`).
 
@@ -169,7 +173,7 @@ class Subscriber(Generic[Handed]):
         id: str,  # noqa: A002
         domain: str,
         bootstrap_servers: str = "localhost:9092",
-        start: Literal["saved", "new"] = "saved",
+        start: Start | Literal["saved"] = "saved",
         on_lost: Literal["fail", "skip"] = "fail",
         lease_s: int = 86_400,
         start_timeout_s: float = 60.0,
@@ -191,7 +195,7 @@ class Subscriber(Generic[Handed]):
         wall_clock: Callable[[], float] = time.time,
         nonce: str | None = None,
     ) -> None:
-        check_choice("start", start, "saved", "new")
+        check_start(start, "saved", "now", "earliest")
         check_choice("on_lost", on_lost, "fail", "skip")
         check_choice("client", client, *CLIENTS)
         check_seconds("outage_timeout_s", outage_timeout_s)
@@ -209,7 +213,7 @@ class Subscriber(Generic[Handed]):
             save_interval_s=save_interval_s,
             max_buffered=max_buffered,
             stalled_after_s=stalled_after_s,
-            begin_anew=start == "new",
+            start=start,
             skips_lost=on_lost == "skip",
             receipts=receipts,
             control_key=control_key,

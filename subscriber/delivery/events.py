@@ -34,7 +34,7 @@ _OFFSET_TOPIC_G = [4, 0, 2]
 """Lines of Rows.table."""
 GO_ON_WITHOUT = (
     'on_lost="skip" (--on-lost skip) goes on, and tells in its place what is lost, unless min_subscriptions = 2; '
-    'start="new" (--new) gives up all that is owed'
+    'start="now" (--start now) gives up all that is owed'
 )
 
 

@@ -16,7 +16,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.subscriber.delivery.events import NOT_YET, Events
+from totalorder.subscriber.delivery.events import NOT_YET
 from totalorder.subscriber.delivery.rows import Rows, groups
 
 Found = npt.NDArray[np.int8]
@@ -27,6 +27,18 @@ _FIRST, _MOST = 16, 4_096
 _SMALL = 256
 """Fewer rows than this that follow each other in line are kept together."""
 _LOOK_AHEAD = 64
+
+
+class Arrivals(Protocol):
+    """What is known of the events that are stamped."""
+
+    def has_come(self, number: int, offset: int) -> bool:
+        """Whether the next event that is owed of a partition, by its number, may be HERE or LOST: a quick look."""
+        ...
+
+    def statuses(self, rows: Rows) -> Found:
+        """NOT_YET, LOST or HERE of the events that rows in the order of g stamp, the next ones of their partitions."""
+        ...
 
 
 class Order(Protocol):
@@ -43,7 +55,7 @@ class Order(Protocol):
         """
         ...
 
-    def take(self, through: int, events: Events) -> Taken | None:
+    def take(self, through: int, events: Arrivals) -> Taken | None:
         """Some of the rows through `through` of π that may be delivered and whose events have come or are lost, and
         which of both; None when there are none.
         """
@@ -143,7 +155,7 @@ class Line:
             count += 1
         return count
 
-    def take(self, through: int, events: Events) -> Taken | None:
+    def take(self, through: int, events: Arrivals) -> Taken | None:
         """See Order: of the front of the line."""
         if not self._placed:
             return None
@@ -199,7 +211,7 @@ class Pool:
         """See Order."""
         self._clock = dict(clock)
 
-    def take(self, through: int, events: Events) -> Taken | None:
+    def take(self, through: int, events: Arrivals) -> Taken | None:
         """See Order."""
         rows = self._rows.part(0, int(np.searchsorted(self._rows.g, through, side="right")))
         found = events.statuses(rows)

@@ -99,7 +99,7 @@ class Sets:
         return EventsLost(
             f"subscriber {id!r}: {why}; with min_subscriptions = 2 the events from there to g {g} cannot be put "
             "in an order that all share",
-            remedy='start="new" (--new) begins at the present and gives up all that is owed; '
+            remedy='start="now" (--start now) begins at the present and gives up all that is owed; '
             "give the subscription a longer lease_s",
         )
 
@@ -147,7 +147,7 @@ class Sets:
                 raise EventsLost(
                     f"the stamps {before[first] + 1} to {n[start + first] - 1} of {self.names[topic]!r} are missing "
                     f"before g {g[start + first]}",
-                    remedy='Go on behind the present end by start="new" (--new): all that is owed before is given up',
+                    remedy='start="now" (--start now) goes on behind the present end, and gives up what is owed before',
                 )
             new[start:end] = n[start:end] > before[:-1]
             self._expected[topic] = int(before[-1]) + 1

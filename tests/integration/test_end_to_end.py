@@ -176,3 +176,10 @@ def test_subscribers_agree_through_a_change_and_a_killed_driver(
         for id_, reader in zip("rst", readers, strict=True)
     }
     assert_agree(readers)
+    # The job is down: whoever reads now gets the same, with the same positions.
+    with to.Reader([a, b, c], domain=domain, bootstrap_servers=servers, until="now") as late:
+        everything = list(late)
+    for reader in readers:
+        mine = {event.g for event in reader.events}
+        assert [event[:11] for event in everything if event.g in mine] == [event[:11] for event in reader.events]
+    assert len(everything) == len(t.events)

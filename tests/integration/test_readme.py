@@ -23,6 +23,11 @@ def python_blocks() -> list[str]:
     return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 
 
+def block_with(text: str) -> str:
+    (found,) = (block for block in python_blocks() if text in block)
+    return found
+
+
 def commands() -> list[list[str]]:
     """Every `totalorder …` line of the README, without its comment."""
     lines = re.findall(r"^    (?:echo .* \| )?(totalorder .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
@@ -42,7 +47,7 @@ def flags_of(line: list[str]) -> dict[str, str]:
 
 def test_the_consumer_and_the_commands_do_what_is_said(broker: LocalBroker, tmp_path: Path) -> None:
     env = {**os.environ, "TOTALORDER_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
-    block, *_ = python_blocks()  # test_faces.py has the others
+    block = block_with("Subscriber(")
     assert len(block.strip().splitlines()) <= 10
     assert command("broker")[2:4] == ["--port", DEFAULT_SERVERS.partition(":")[2]]
     subprocess.run(command("topics"), env=env, check=True, timeout=START_BOUND_S)
@@ -82,3 +87,17 @@ def test_the_consumer_and_the_commands_do_what_is_said(broker: LocalBroker, tmp_
         inspected = subprocess.run(look, env=env, check=True, timeout=START_BOUND_S, stdout=subprocess.PIPE, text=True)
         assert "orders" in inspected.stdout
         assert sequencer.terminate(signal.SIGINT) == 0
+    # The job is down by now: what was delivered is read again, by the library and by the command.
+    code = block_with("Reader(").replace(DEFAULT_SERVERS, broker.bootstrap_servers)
+    read = subprocess.run(
+        [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True, timeout=START_BOUND_S
+    )
+    position = r"shop/[\w-]{22}/\d+"
+    lines = [rf"{position} orders {n} b'{value}'\n" for n, value in enumerate(("first", "second", "third"), 1)]
+    assert re.fullmatch("".join(lines), read.stdout), read.stdout
+    words = command("read")
+    assert words[-1] == "--follow"
+    words[words.index("--start") + 1] = read.stdout.split()[0]
+    printed = subprocess.run(words[:-1], env=env, check=True, capture_output=True, text=True, timeout=START_BOUND_S)
+    assert [line.split()[1] for line in printed.stdout.splitlines()] == ["orders#2", "orders#3"]
+    assert re.fullmatch(rf"read through {position}\n", printed.stderr.splitlines(keepends=True)[-1])

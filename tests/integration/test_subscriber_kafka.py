@@ -206,7 +206,7 @@ def test_lost_events_stop_the_subscriber_by_name(
         kafka_admin.delete_records({TopicPartition(topic, 0): 2})  # type: ignore[attr-defined]
         with pytest.raises(EventsLost, match=rf"{topic}\[0\]@1"), Subscriber([topic], **settings) as subscriber:
             subscriber.poll(30)
-        with Subscriber([topic], start="new", **settings) as subscriber:
+        with Subscriber([topic], start="now", **settings) as subscriber:
             publish(producer, topic, "4")
             assert take(subscriber, 1)[0].value == b"4"
 

@@ -381,7 +381,7 @@ def test_who_begins_anew_gives_up_what_was_owed_in_the_database_too(shop: Shop) 
     publish(world, *"12")
     handle(shop, mine, 1)
     kill(mine)
-    mine = subscriber(world, shop, start="new")
+    mine = subscriber(world, shop, start="now")
     publish(world, "3")
     handle(shop, mine, 1)
     assert shop.effects == [*"13"]
@@ -398,7 +398,7 @@ def test_a_position_of_a_domain_that_was_begun_anew_or_of_another_is_refused(sho
             connection.execute("UPDATE totalorder_positions SET place = ?", (other,))
         with pytest.raises(StateError, match=r"does not fit|order ends at g") as told:
             subscriber(world, shop)
-        assert 'start="new"' in told.value.remedy
+        assert 'start="now"' in told.value.remedy
     with closing(sqlite3.connect(shop.path)) as connection, connection:
         connection.execute("UPDATE totalorder_positions SET place = 'x'")
     with pytest.raises(SettingsError, match="is no position"):

@@ -96,7 +96,7 @@ def test_acknowledging_is_cumulative_and_an_older_event_changes_nothing() -> Non
     assert two is not None
     first.ack(two)
     first.ack(one)
-    assert first.position == two.g
+    assert first.position == two.position
     assert first.metrics().unacknowledged == 0
     first.close()
     assert values(take(world.subscriber("a"), 1)) == ["a3"]
@@ -116,7 +116,7 @@ def test_start_new_begins_at_the_present() -> None:
     world = World()
     world.subscriber("a").close()
     world.publish("a")
-    second = world.subscriber("a", start="new")
+    second = world.subscriber("a", start="now")
     world.publish("a")
     assert values(take(second, 1)) == ["a2"]
 
@@ -178,9 +178,9 @@ def test_a_damaged_position_is_refused_with_a_way_out() -> None:
     world.subscriber("a").close()
     for number in range(2):
         world.kafka.append(Partition("d.positions", number), key=b"s/1", value=b"{}")
-    with pytest.raises(WireError, match="--new"):
+    with pytest.raises(WireError, match="--start now"):
         world.subscriber("a")
-    world.subscriber("a", start="new").close()
+    world.subscriber("a", start="now").close()
 
 
 # --- one process per id -----------------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_unsubscribing_by_someone_else_ends_it_after_what_is_owed() -> None:
 def test_unsubscribe_drains_or_drops() -> None:
     world = World()
     for drain, expected in ((True, ["a1"]), (False, [])):
-        subscriber = world.subscriber("a", start="new")
+        subscriber = world.subscriber("a", start="now")
         world.count = 0
         world.publish("a")
         world.tick(0)

@@ -42,7 +42,7 @@ from totalorder.subscriber.delivery.switches import Switch, switch_of
 Ints = npt.NDArray[np.int64]
 GO_ON_WITHOUT = (
     'on_lost="skip" (--on-lost skip) goes on, and tells in its place what is lost, unless min_subscriptions = 2; '
-    'start="new" (--new) gives up all that is owed'
+    'start="now" (--start now) gives up all that is owed'
 )
 GONE = 2**63 - 1
 """Behind all offsets: of a topic that Kafka has no longer, nothing is left below."""
@@ -504,7 +504,7 @@ class PlainDelivery:
         return EventsLost(
             f"subscriber {self._id!r}: {why}; with min_subscriptions = 2 the events from there to g {g} cannot be put "
             "in an order that all share",
-            remedy='start="new" (--new) begins at the present and gives up all that is owed; '
+            remedy='start="now" (--start now) begins at the present and gives up all that is owed; '
             "give the subscription a longer lease_s",
         )
 
@@ -620,7 +620,7 @@ class PlainDelivery:
         if n > expected:
             raise EventsLost(
                 f"the stamps {expected} to {n - 1} of {self._names[topic]!r} are missing before g {g}",
-                remedy='Go on behind the present end by start="new" (--new): all that is owed before is given up',
+                remedy='start="now" (--start now) goes on behind the present end, and gives up what is owed before',
             )
         if n < expected:
             return False

@@ -143,7 +143,7 @@ class Lives:
             world.some_topics() if world.has("changes") else slot.topics,
             id=slot.id,
             domain=world.domain.name,
-            start="new" if process.anew else "saved",
+            start="now" if process.anew else "saved",
             on_lost="skip" if world.has("deletes") or world.has("loses") else "fail",
             lease_s=world.lease_s,
             start_timeout_s=rng.choice([2, 30, 1e6]) if world.has("timeouts") and not world.healing else 1e6,

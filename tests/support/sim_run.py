@@ -9,6 +9,7 @@ from types import FrameType
 
 from sim_checker import Checker
 from sim_lineage import check_lineage
+from sim_readers import check_readers
 from sim_world import FAULTS, World
 
 from totalorder.subscriber import Lost
@@ -16,6 +17,8 @@ from totalorder.subscriber import Lost
 STEPS = 400
 LINEAGE_EVERY = 10
 """The lineage of each so many-th world is made and judged too."""
+READERS_EVERY = 4
+"""Readers look at each so many-th."""
 LIMIT_S = 100
 """No world takes so much time of a core."""
 
@@ -58,6 +61,8 @@ def run(case: Case) -> Outcome:
             delivered = checker.check()
             if case.seed % LINEAGE_EVERY == 0:
                 check_lineage(world, checker.truth)
+            if case.seed % READERS_EVERY == 0:
+                check_readers(world, checker.truth)
     except Exception:
         return Outcome(case, failure=traceback.format_exc())
     events = [event for process in world.by_nonce.values() for event in process.events]

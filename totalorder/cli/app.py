@@ -35,6 +35,7 @@ COMMANDS = (
         "publish",
         "subscribe",
         "parked",
+        "read",
         "topics",
         "inspect",
         "audit",

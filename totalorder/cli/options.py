@@ -7,8 +7,9 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from datetime import datetime
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -73,6 +74,23 @@ def spark_settings(given: list[str] | None) -> dict[str, str]:
     """The values of `--spark KEY=VALUE` as a table."""
     found = pairs("--spark", given, example="spark.driver.memory=4g")
     return {key: value.strip() for key, value in found.items()}
+
+
+def place_of(option: str, given: str, *words: str) -> Any:
+    """A word, a position, or a time; SettingsError for anything else."""
+    from totalorder.subscriber import Position
+
+    if given in words:
+        return given
+    if "/" in given:
+        return Position.parse(given)
+    try:
+        return datetime.fromisoformat(given).astimezone()
+    except ValueError:
+        raise SettingsError(
+            f"{option} {given!r} is unknown",
+            remedy=f"Give {', '.join(words)}, a position that was printed, or a time such as 2026-11-30T18:00Z",
+        ) from None
 
 
 def on_hangup(handler: Callable[[int, FrameType | None], None]) -> None:

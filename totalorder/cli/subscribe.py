@@ -21,6 +21,7 @@ from totalorder.cli.options import (
     Json,
     Kafka,
     kafka_settings,
+    place_of,
     said_if_long,
 )
 
@@ -45,10 +46,16 @@ def run(
     timeout_s: Annotated[
         float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Stop when no event came for this long.")
     ] = None,
-    new: Annotated[
-        bool,
-        typer.Option("--new", help="Begin at the present, not at the saved position: what is still owed is given up."),
-    ] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--start",
+            metavar="saved|now|earliest|POSITION|TIME",
+            help='Where to begin. "saved": where this id was; "now": behind all that is there; "earliest": where Kafka '
+            "still has everything of the topics; a position as --json prints it: behind it; a time such as "
+            "2026-11-30T18:00Z. All but the first give up what is owed before.",
+        ),
+    ] = "saved",
     on_lost: Annotated[
         str,
         typer.Option(
@@ -102,7 +109,7 @@ def run(
                 id=id,
                 domain=domain,
                 bootstrap_servers=bootstrap_servers,
-                start="new" if new else "saved",
+                start=place_of("--start", start, "saved", "now", "earliest"),
                 on_lost=cast("Literal['fail', 'skip']", on_lost),  # it is checked there
                 lease_s=lease_s,
                 start_timeout_s=start_timeout_s,
@@ -165,12 +172,13 @@ def _print_all(subscriber: "Subscriber", most: int | None, timeout_s: float | No
             if subscriber.finished or (timeout_s is not None and time.monotonic() - last >= timeout_s):
                 return
             continue
-        print(_line(event, as_json=as_json), flush=True)
+        print(event_line(event, as_json=as_json), flush=True)
         subscriber.ack(event)
         printed, last = printed + 1, time.monotonic()
 
 
-def _line(event: "Event | Lost", *, as_json: bool) -> str:
+def event_line(event: "Event | Lost", *, as_json: bool) -> str:
+    """What is printed of what was delivered."""
     from totalorder.subscriber import Lost
 
     if isinstance(event, Lost):

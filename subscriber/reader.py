@@ -1,0 +1,191 @@
+"""`Reader`: the domain's one order from any place on, for whoever does not subscribe."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Generic, Literal, Self
+
+from totalorder.errors import Error, SettingsError
+from totalorder.sequencer.names import DomainTopics
+from totalorder.subscriber.batch import EventBatch
+from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
+from totalorder.subscriber.clients import CLIENTS, Client, transport_of
+from totalorder.subscriber.event import Handed
+from totalorder.subscriber.position import Position
+from totalorder.subscriber.reader_session import ReaderSession, ReaderSettings
+from totalorder.subscriber.reading.choice import Choice
+from totalorder.subscriber.start import Start, Until, check_start, check_until
+from totalorder.subscriber.transport import Transport
+
+_ITERATE_S = 0.5
+
+
+class Reader(Generic[Handed]):
+    """Reads the events of some topics in the one order of `domain`, with the same g and n as every subscriber has them.
+
+    It is no subscriber: it has no id, holds nothing up and writes nothing; any number of them may read, also while the
+    job is down (then what is stamped by now). For a new service that wants history, a replay, a look at what happened.
+    Give `topics` by their names, or a `pattern`, a regular expression that fits whole names.
+
+    `start` and `until` are each one place in the order, the same in all topics:
+
+    - a Position: reading begins behind it, and ends with it. Begun at `event.position`, it is exactly what follows.
+    - a datetime with a time zone: reading begins with the first batch that was stamped then or later, and ends before
+      it. What was published after that time comes; what was stamped late may be older.
+    - "earliest": behind the last event of the topics that Kafka has no longer. To find it all stamps are read once.
+    - "now": behind all that is stamped when reading begins. `until=None`: reading never ends.
+
+    What Kafka has no longer stops it with EventsLost; with `on_lost="skip"` a `Lost` comes in its place (to a checker
+    of types that is a `Reader[Event | Lost]`). Stamps that are gone stop it always: without them there is no order.
+    `entries` of its events are empty, `tag` is None. At most about `max_buffered` events wait per Kafka partition.
+    `client`, `kafka` and `outage_timeout_s` are as for a Subscriber. For use by one thread, but for `stop`.
+    `transport`, `clock` and `wall_clock` are for tests.
+
+    Raises on making: BrokerUnavailable, SettingsError (a position of another domain or incarnation among it), Error
+    (no such domain), EventsLost (stamps do not reach back so far). Later: EventsLost, Contradiction, WireError,
+    BrokerUnavailable. After an error it is of no more use; a new one goes on from what was stored.
+    """
+
+    def __init__(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | None = None,
+        domain: str,
+        bootstrap_servers: str = "localhost:9092",
+        start: Start = "earliest",
+        until: Until = None,
+        on_lost: Literal["fail", "skip"] = "fail",
+        outage_timeout_s: float = 60.0,
+        max_buffered: int = 1_000,
+        client: Client = "kafka-python",
+        kafka: Mapping[str, str] | None = None,
+        transport: Transport | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        check_choice("on_lost", on_lost, "fail", "skip")
+        check_choice("client", client, *CLIENTS)
+        check_seconds("outage_timeout_s", outage_timeout_s)
+        check_count("max_buffered", max_buffered)
+        check_start(start, "earliest", "now")
+        check_until(until)
+        settings = ReaderSettings(
+            domain=domain,
+            choice=_choice(topics, pattern),
+            start=start,
+            until=until,
+            skips_lost=on_lost == "skip",
+            max_buffered=max_buffered,
+        )
+        own = DomainTopics(domain=domain).own()
+        if transport is None:
+            transport = transport_of(client)(
+                bootstrap_servers, kafka, prompt=own, outage_timeout_s=outage_timeout_s, max_poll_records=max_buffered
+            )
+        self._clock = clock
+        self._failure: Error | None = None
+        self._stopped = self._closed = False
+        self._session = ReaderSession(transport, settings, wall_clock=wall_clock)
+        try:
+            self._session.start()
+        except BaseException:
+            self._session.close()
+            raise
+
+    def poll(self, timeout_s: float = 0.0) -> Handed | None:
+        """The next event, or None when there is none within `timeout_s`, or all was read. A Lost comes with
+        `on_lost="skip"` alone.
+        """
+        return self._session.hand_out() if self._await(timeout_s) else None  # type: ignore[return-value]
+
+    def poll_batch(self, max_events: int = 1_000, timeout_s: float = 0.0) -> EventBatch[Handed]:
+        """At most `max_events` of the next events, as soon as there is one; none when `poll` would give None."""
+        check_count("max_events", max_events)
+        self._await(timeout_s)
+        return self._session.hand_out_batch(max_events)
+
+    def _await(self, timeout_s: float) -> bool:
+        """Whether something is ready, at the latest after `timeout_s`."""
+        check_timeout(timeout_s)
+        if self._failure is not None:
+            raise self._failure
+        if self._closed:
+            raise Error("this Reader is closed", remedy="Make a new one, from the last position")
+        deadline = self._clock() + timeout_s
+        while not self._session.ready and not self._session.finished:
+            remaining = deadline - self._clock()
+            try:
+                self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
+            except BaseException as error:
+                self._failure = error if isinstance(error, Error) else _interrupted(error)
+                raise
+            if self._stopped or self._clock() >= deadline:
+                break
+        return bool(self._session.ready)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Handed:
+        """The next event, however long it takes; ends after `stop` or `close`, and where reading was to end."""
+        while not self._stopped and not self._closed:
+            event = self.poll(_ITERATE_S)
+            if event is not None:
+                return event
+            if self.finished:
+                break
+        raise StopIteration
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything until the end was handed out."""
+        return self._session.finished
+
+    @property
+    def position(self) -> Position:
+        """Behind the last event that was handed out; before the first one, where it begins."""
+        return self._session.position
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
+    def stop(self) -> None:
+        """Ends the iterator after the event at hand; may be called from a signal handler or another thread."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Lets go of Kafka; again: nothing."""
+        if not self._closed:
+            self._closed = True
+            self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _interrupted(error: BaseException) -> Error:
+    """Records that had come may be nowhere now."""
+    return Error(
+        f"a call was interrupted by {type(error).__name__}, and what was under way in it is not known",
+        remedy="Make a new Reader, from the last position. A signal handler may call stop(), and must not raise",
+    )
+
+
+def _choice(topics: Iterable[str] | None, pattern: str | None) -> Choice:
+    if (topics is None) == (pattern is None):
+        raise SettingsError("a Reader wants topics or a pattern", remedy="Give one of both")
+    if topics is not None:
+        return Choice(checked_topics(topics))
+    try:
+        return Choice(pattern=pattern)
+    except (re.error, TypeError) as error:
+        raise SettingsError(f"pattern = {pattern!r} is no regular expression: {error}") from None

@@ -1,0 +1,318 @@
+"""The work behind a Reader: finds where to begin, and feeds its machine. It writes nothing."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from totalorder.errors import Error, EventsLost, SettingsError
+from totalorder.sequencer.codec import StampsAssembler
+from totalorder.sequencer.control import Answer, decode_answer
+from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.stamps import Source
+from totalorder.subscriber.batch import EventBatch
+from totalorder.subscriber.beginning import Beginning
+from totalorder.subscriber.delivery.effects import (
+    Deliveries,
+    DeliverLost,
+    Effect,
+    PauseEvents,
+    PauseStamps,
+    ReadEvents,
+    ReadStamps,
+    ResumeEvents,
+    ResumeStamps,
+    StopEvents,
+    StopStamps,
+)
+from totalorder.subscriber.delivery.events import GONE
+from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.naming import block_of
+from totalorder.subscriber.position import Position
+from totalorder.subscriber.reading.choice import Choice
+from totalorder.subscriber.reading.machine import Reading
+from totalorder.subscriber.ready import Ready
+from totalorder.subscriber.stamps_log import headers_of
+from totalorder.subscriber.start import Start, Until, check_place, ms_of
+from totalorder.subscriber.transport import Partition, Record, Transport
+
+_LOG = logging.getLogger("totalorder.subscriber")
+_WAIT_S = 0.2
+_NEVER = 2**63 - 1
+_MOST_NAMED = 10
+_PLACE = itemgetter(*map(Record._fields.index, ("topic", "partition", "topic_id")))
+"""Where a record comes from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """What is read of a domain."""
+
+    domain: str
+    choice: Choice
+    start: Start
+    until: Until
+    skips_lost: bool
+    max_buffered: int
+    max_waiting: int = 50_000
+
+
+class ReaderSession:
+    """One reading of a domain. After an error only `close` makes sense."""
+
+    def __init__(self, transport: Transport, settings: ReaderSettings, *, wall_clock: Callable[[], float]) -> None:
+        self.ready = Ready()
+        self.handed_g = 0
+        """Of the last event that was handed out; before, where reading begins."""
+        self._transport, self._settings, self._now_ms = transport, settings, round(wall_clock() * 1000)
+        self._names = DomainTopics(domain=settings.domain)
+        self._grants = Partition(self._names.grants, 0)
+        self._answers: list[Answer] = []
+        """Those that came before there was a machine."""
+        self._machine: Reading | None = None
+        self._assemblers: dict[int, StampsAssembler] = {}
+        self._event_partitions: dict[Source, bool] = {}
+        """Those that are read, and whether the machine has paused them."""
+        self._moved: set[Partition] = set()
+        self._holding = False
+        self._ends: dict[Partition, int] | None = None
+        """Where stamps and grants ended at the start, until all is read through there."""
+
+    # --- start --------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Finds where to begin, and begins."""
+        settings, choice = self._settings, self._settings.choice
+        partitions = self._transport.partitions(self._names.stamps)
+        if not partitions or not self._transport.partitions(self._names.grants):
+            raise Error(
+                f"there is no domain {settings.domain!r} on this broker: it has no topic {self._names.stamps}",
+                remedy="Check domain and bootstrap_servers; `totalorder sequence` makes a domain's topics",
+            )
+        self.ready.origin = Position(settings.domain, self._transport.topic_id(self._names.stamps), 0)
+        self._check_bounds()
+        beginning = Beginning(self._transport, settings.domain, choice, partitions, self._other)
+        log = beginning.log
+        self._read_grants()
+        marks, after = beginning.find(settings.start, self._answers)
+        self._ends = {Partition(self._names.stamps, number): end for number, end in log.ends.items()}
+        self._ends |= self._transport.end_offsets([self._grants])
+        self.handed_g = after
+        until = settings.until
+        self._machine = Reading(
+            domain=settings.domain,
+            partitions=partitions,
+            choice=choice,
+            marks=marks,
+            begins=log.begins,
+            after=after,
+            through=until.g if isinstance(until, Position) else _NEVER,
+            until_ms=ms_of(until) if isinstance(until, datetime) else _NEVER,
+            skips_lost=settings.skips_lost,
+            max_buffered=settings.max_buffered,
+            max_waiting=settings.max_waiting,
+        )
+        self._apply(self._machine.start())
+        answers, self._answers = self._answers, []
+        for answer in answers:
+            self._apply(self._machine.answer(answer))
+
+    def _check_bounds(self) -> None:
+        """SettingsError for what is of another order, or cannot be."""
+        start, until = self._settings.start, self._settings.until
+        check_place(start, self._origin, now_ms=self._now_ms)
+        if isinstance(until, Position):
+            until.check_order(self._origin)
+        if isinstance(start, Position) and isinstance(until, Position) and until < start:
+            raise SettingsError(f"until = {until} lies before start = {start}", remedy="Change them round")
+
+    def _read_grants(self) -> None:
+        """Reads answers to their present end, and goes on. It must stand still: compaction moves what lay before."""
+        grants = self._grants
+        self._transport.read(grants, self._transport.beginning_offsets([grants])[grants])
+        while self._transport.position(grants) < (end := self._transport.end_offsets([grants])[grants]):
+            while self._transport.position(grants) < end:
+                for record in self._transport.poll(_WAIT_S):
+                    self._other(record)
+
+    def _other(self, record: Record | None) -> None:
+        """A record that comes while something else is looked for."""
+        if record is not None and record.topic == self._names.grants and record.value is not None:
+            self._answers.append(decode_answer(record.value))
+
+    @property
+    def _origin(self) -> Position:
+        assert self.ready.origin is not None
+        return self.ready.origin
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def machine(self) -> Reading:
+        """The machine, for questions only."""
+        assert self._machine is not None
+        return self._machine
+
+    @property
+    def position(self) -> Position:
+        """Behind the last event that was handed out."""
+        return self._origin.at(self.handed_g)
+
+    @property
+    def finished(self) -> bool:
+        """Whether everything was handed out, and nothing more will come."""
+        return self.machine.done and not self.ready
+
+    def pump(self, timeout_s: float) -> None:
+        """Reads what has come, for at most `timeout_s` when nothing has."""
+        self._throttle()
+        self._moved.clear()
+        records = self._records(timeout_s)
+        gone = [at for at in self._transport.vanished() if self._event_partitions.pop(at.source, None) is not None]
+        for _, run in groupby(records, _PLACE):
+            self._dispatch(list(run))
+        records.clear()
+        for partition in gone:
+            self._apply(self.machine.gone(partition.source, GONE))
+        self._look_for_end()
+
+    def _records(self, timeout_s: float) -> list[Record]:
+        """What has come. Where Kafka has removed something of events, reading goes on behind it: the machine knows
+        whether an event was lost that is wanted.
+        """
+        try:
+            return self._transport.poll(timeout_s)
+        except EventsLost as error:
+            if not error.gone or error.gone.keys() - self._event_partitions.keys():
+                raise
+            for place, offset in error.gone.items():
+                source = Source(*place)
+                if source in self._event_partitions:
+                    self._transport.read(Partition.of(source), offset)
+                    self._let_flow(source)
+                    self._apply(self.machine.gone(source, offset))
+            return []
+
+    def _dispatch(self, records: list[Record]) -> None:
+        """Takes records of one partition that have come, unless it is read from elsewhere on meanwhile."""
+        topic, at = records[0].topic, records[0].at
+        if topic not in (self._names.grants, self._names.stamps):
+            if at not in self._moved and at.source in self._event_partitions:
+                self._apply(self.machine.events(at.source, block_of(records, None)))
+            return
+        for record in records:
+            if at in self._moved:
+                break
+            if topic == self._names.grants and record.value is not None:
+                self._apply(self.machine.answer(decode_answer(record.value)))
+            elif topic == self._names.stamps and record.partition in self._assemblers:
+                assembler = self._assemblers[record.partition]
+                batch = assembler.add(record.value, headers_of(record), offset=record.offset)
+                if batch is not None:
+                    self._apply(self.machine.stamped(batch))
+
+    def _look_for_end(self) -> None:
+        """Notices when all that was stamped at the start is known."""
+        if self._ends is None or len(self._assemblers) < len(self._ends) - 1:
+            return  # or no more stamps are wanted
+        if all(self._transport.position(at) >= end for at, end in self._ends.items()):
+            self._ends = None
+            self._warn_of_unseen()
+            until = self._settings.until
+            if until == "now" or (isinstance(until, datetime) and ms_of(until) <= self._now_ms):
+                self._apply(self.machine.end_here())
+
+    def _warn_of_unseen(self) -> None:
+        """A mistyped name looks like a topic where nothing happens."""
+        unseen = sorted(self._settings.choice.topics - self.machine.seen)
+        if self._settings.start != "now":
+            for name in unseen[:_MOST_NAMED]:
+                _LOG.warning(
+                    'no event of topic "%s" in domain %s between start and now (topics are named exactly; a pattern is '
+                    "given as one)", name, self._settings.domain,
+                )  # fmt: skip
+
+    # --- effects ------------------------------------------------------------------------------------------------------
+
+    def _apply(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Deliveries | DeliverLost):
+                self.ready.append(effect)
+            elif isinstance(effect, ReadEvents | StopEvents | PauseEvents | ResumeEvents):
+                self._apply_to_events(effect)
+            elif isinstance(effect, ReadStamps | StopStamps | PauseStamps | ResumeStamps):
+                self._apply_to_stamps(effect)
+
+    def _apply_to_stamps(self, effect: ReadStamps | StopStamps | PauseStamps | ResumeStamps) -> None:
+        if isinstance(effect, ReadStamps):
+            partition = Partition(self._names.stamps, effect.partition)
+            domain = self._settings.domain
+            self._assemblers[effect.partition] = StampsAssembler(domain=domain, partition=effect.partition)
+            self._transport.read(partition, effect.offset)
+            self._moved.add(partition)
+        elif isinstance(effect, StopStamps):
+            del self._assemblers[effect.partition]
+            self._transport.stop(Partition(self._names.stamps, effect.partition))
+        elif isinstance(effect, PauseStamps):
+            self._transport.pause(Partition(self._names.stamps, effect.partition))
+        else:
+            self._transport.resume(Partition(self._names.stamps, effect.partition))
+
+    def _apply_to_events(self, effect: ReadEvents | StopEvents | PauseEvents | ResumeEvents) -> None:
+        source, partition = effect.source, Partition.of(effect.source)
+        if isinstance(effect, StopEvents):
+            if self._event_partitions.pop(source, None) is not None:
+                self._transport.stop(partition)
+            return
+        if isinstance(effect, ReadEvents):
+            self._transport.read(partition, effect.offset)
+            self._moved.add(partition)
+        elif source not in self._event_partitions:
+            return  # it has vanished
+        self._event_partitions[source] = isinstance(effect, PauseEvents)
+        self._let_flow(source)
+
+    def _throttle(self) -> None:
+        """Stops reading events while more is ready than the application takes."""
+        holding = len(self.ready) >= self._settings.max_buffered
+        if holding != self._holding:
+            self._holding = holding
+            for source in self._event_partitions:
+                self._let_flow(source)
+
+    def _let_flow(self, source: Source) -> None:
+        if self._holding or self._event_partitions[source]:
+            self._transport.pause(Partition.of(source))
+        else:
+            self._transport.resume(Partition.of(source))
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    def hand_out(self) -> Event | Lost:
+        """The next event that is ready."""
+        event, _, _ = self.ready.pop()
+        self.handed_g = event.g
+        return event
+
+    def hand_out_batch(self, most: int) -> EventBatch[Any]:
+        """At most `most` of the next events that are ready."""
+        lost: list[Lost] = []
+        parts: list[Deliveries] = []
+        while most > 0 and (item := self.ready.take(most, _NEVER, events_only=bool(parts))) is not None:
+            if isinstance(item, DeliverLost):
+                lost.append(Lost.of(item, self._origin))
+                most -= 1
+            else:
+                parts.append(item)
+                most -= len(item)
+        batch: EventBatch[Any] = EventBatch(tuple(lost), parts, self._origin)
+        if batch:
+            self.handed_g = batch.position.g
+        return batch
+
+    def close(self) -> None:
+        """Lets go of the transport."""
+        self._transport.close()

@@ -1,0 +1,143 @@
+"""Readers of a finished simulated world, whose job is down: what they give, against the records of the batches."""
+
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+from sim_kafka import SimTransport
+from sim_truth import Item, Truth
+from sim_world import World
+
+from totalorder.errors import EventsLost
+from totalorder.sequencer.control import Grant, decode_answer
+from totalorder.sequencer.stamps import Source
+from totalorder.subscriber import Event, Lost, Position, Reader
+from totalorder.subscriber.transport import Partition
+
+READERS = 3
+"""Of each world that is looked at."""
+
+
+def check_readers(world: World, truth: Truth) -> int:
+    """AssertionError where a Reader gives something else than π restricted to its topics; how many events they gave."""
+    rng = random.Random(f"{world.seed} readers")
+    return sum(_ReaderCheck(world, truth, rng).check() for _ in range(READERS))
+
+
+class _ReaderCheck:
+    def __init__(self, world: World, truth: Truth, rng: random.Random) -> None:
+        self.world, self.truth, self.rng, self.kafka = world, truth, rng, world.kafka
+        self.topics = set(world.some_topics())
+        self.everything = rng.random() < 0.2
+        self.skips = rng.random() < 0.7
+        partitions = {truth.partition_of(topic) for topic in self.topics}
+        if self.everything:
+            self.topics, partitions = set(world.topics), set(range(world.domain.stamps_partitions))
+        self.items = sorted((item for item in [*truth.items, *truth.losses] if self._chosen(item)), key=lambda i: i.g)
+        self.first_batch = max(self._first_batch(number) for number in partitions)
+        self.first_g = truth.batches[self.first_batch - 2].g if self.first_batch > 1 else 0
+
+    def check(self) -> int:
+        start, afters, certain = self._start()
+        after = max(min(afters), self.first_g if start == "earliest" else 0)
+        until, through = self._until(max(afters))
+        try:
+            reader = self._reader(start, until)
+            assert reader.position.g in afters, f"from {start} begins at {reader.position}, and not at one of {afters}"
+            after = max(after, reader.position.g)
+            got = list(reader)
+        except EventsLost:
+            lost = [item for item in self.items if after < item.g <= through and self._is_gone(item)]
+            assert not certain or (lost and not self.skips), f"from {start} to {until} nothing is lost"
+            return 0
+        expected = [item for item in self.items if after < item.g <= through]
+        assert [_said(event) for event in got] == [self._true(item) for item in expected], f"from {start} to {until}"
+        for event, item in zip(got, expected, strict=True):
+            if isinstance(event, Event):
+                assert (event.n, event.topic, event.value) == (item.n, item.topic, item.value)
+        assert [event.sequence for event in got] == list(range(1, len(got) + 1))
+        return len(got)
+
+    def _reader(self, start: Any, until: Any) -> Reader[Any]:
+        chosen: dict[str, Any] = {"pattern": ".*"} if self.everything else {"topics": sorted(self.topics)}
+        transport = SimTransport(self.kafka, self.rng, lambda _: None, most=self.rng.choice([1, 3, 20]))
+        return Reader(
+            **chosen,
+            domain=self.world.domain.name,
+            start=start,
+            until=until,
+            on_lost="skip" if self.skips else "fail",
+            max_buffered=self.rng.choice([1, 3, 100]),
+            transport=transport,
+            clock=lambda: 0.0,
+            wall_clock=lambda: 2e9,
+        )
+
+    # --- where it begins and ends -------------------------------------------------------------------------------------
+
+    def _start(self) -> tuple[Any, set[int], bool]:
+        """What it is told, behind which g that may be, and whether it can begin there for certain."""
+        batches = self.truth.batches
+        last_g = batches[-1].g if batches else 0
+        kind = self.rng.choice(["earliest", "position", "time", "now"])
+        if kind == "earliest":
+            gone = [item.g for item in self.items if self._is_gone(item) and (item.lost_to or item.g > self.first_g)]
+            # Of what comes before the first stamps it is not known how far it goes.
+            return "earliest", {max(gone, default=0)}, True
+        if kind == "now":
+            return "now", {last_g}, True
+        if kind == "time" and batches:
+            batch = self.rng.choice(batches)
+            # The job's clock may fall back, and its batches be written again: then it may begin earlier.
+            earlier = {one.g for one in batches if one.time_ms < batch.time_ms}
+            return datetime.fromtimestamp(batch.time_ms / 1000, UTC), {0, *earlier}, False
+        g = self.rng.randint(0, last_g)
+        whole = [one.number for one in batches if one.g <= g]
+        return self._position(g), {g}, self.first_batch <= max(whole, default=0) or self.first_batch == 1
+
+    def _until(self, after: int) -> tuple[Any, int]:
+        last = self.truth.batches[-1].g if self.truth.batches else 0
+        if self.rng.random() < 0.5 or after > last:
+            return "now", last
+        g = self.rng.randint(after, last)
+        return self._position(g), g
+
+    def _position(self, g: int) -> Position:
+        return Position(self.world.domain.name, self.kafka.ids[self.world.names.stamps], g)
+
+    def _first_batch(self, number: int) -> int:
+        """The first one that a stamps partition has from its first part on; behind all, if it has none."""
+        log = self.kafka.logs.get(Partition(self.world.names.stamps, number), [])
+        if not log:
+            return len(self.truth.batches) + 1
+        headers = dict(log[0].headers)
+        return int(headers["batch"] or 0) + (headers["part"] != b"0")
+
+    # --- what is true -------------------------------------------------------------------------------------------------
+
+    def _chosen(self, item: Item) -> bool:
+        """A loss concerns whom its topic, or where nothing says that Kafka topics name them, all."""
+        if self.everything:
+            return bool(item.topic or item.lost_to)
+        if not item.lost_to:
+            return item.topic in self.topics
+        return not self._by_topic() or item.partition.topic in self.topics
+
+    def _by_topic(self) -> bool:
+        log = self.kafka.logs.get(Partition(self.world.names.grants, 0), [])
+        granted = any(isinstance(decode_answer(record.value), Grant) for record in log if record.value is not None)
+        return granted and self.world.domain.topic_by == "topic"
+
+    def _is_gone(self, item: Item) -> bool:
+        at = item.partition
+        is_there = self.kafka.ids.get(at.topic) == at.topic_id
+        return item.lost_to > 0 or not is_there or item.offset < self.kafka.begin(at)
+
+    def _true(self, item: Item) -> tuple[int, Source, int, bool]:
+        return (item.g, *item.place, self._is_gone(item))
+
+
+def _said(event: Event | Lost) -> tuple[int, Source, int, bool]:
+    source = Source(event.kafka_topic, event.topic_id, event.partition)
+    is_lost = isinstance(event, Lost)
+    return event.g, source, event.first_offset if isinstance(event, Lost) else event.offset, is_lost
