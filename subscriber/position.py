@@ -20,7 +20,7 @@ class Position:
     meanwhile. `log` is Kafka's id of the domain's stamps: a domain that is begun anew under its name has another, and
     counts from 1 again. Batches that run again and jobs that are recovered change neither.
 
-    `str` gives a short text (`shop/J0kq…/1048577`), `Position.parse` reads it. Positions of one order compare by g;
+    `str` gives a short text (`shop/0b428b26-…/42`), `Position.parse` reads it. Positions of one order compare by g;
     `<` between those of two orders is an error, `==` is false.
     """
 

@@ -227,13 +227,15 @@ class ReaderSession:
 
     def _warn_of_unseen(self) -> None:
         """A mistyped name looks like a topic where nothing happens."""
-        unseen = sorted(self._settings.choice.topics - self.machine.seen)
-        if self._settings.start != "now":
-            for name in unseen[:_MOST_NAMED]:
-                _LOG.warning(
-                    'no event of topic "%s" in domain %s between start and now (topics are named exactly; a pattern is '
-                    "given as one)", name, self._settings.domain,
-                )  # fmt: skip
+        if self._settings.start == "now":
+            return
+        for name in sorted(self._settings.choice.topics - self.machine.seen)[:_MOST_NAMED]:
+            _LOG.warning(
+                'no event of topic "%s" in domain %s between start and now (topics are named exactly; a pattern is '
+                "given as one)",
+                name,
+                self._settings.domain,
+            )
 
     # --- effects ------------------------------------------------------------------------------------------------------
 

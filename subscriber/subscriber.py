@@ -122,9 +122,10 @@ class Subscriber(Generic[Handed]):
     `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
     process that starts goes on after the last acknowledged event, and what a former one may have delivered without
     acknowledging it comes again, tagged "redelivered". `start` says otherwise, and gives up what was owed before: "now"
-    begins at the present; a Position, a datetime or "earliest" (as for a Reader) there, also long before this id was
-    subscribed: what comes from before has no receipts, and comes when all stamps since then were read once. Then lay a
-    lease long enough, and use it once: the next process goes on by "saved", or from a position that was stored since.
+    begins at the present; a Position, a datetime or "earliest" (see Reader) there, also long before this id was
+    subscribed. Events from before the subscription have no receipts. They come once all stamps since that place were
+    read, during which the lease is not renewed. The next process goes on by "saved", or from a position stored since.
+
     What Kafka has no longer (retention, deletion) stops it with EventsLost; with `on_lost="skip"` a
     `Lost` comes in its place, which names topic, partition and offsets, and is acknowledged like an event (to a checker
     of types that is a `Subscriber[Event | Lost]`).

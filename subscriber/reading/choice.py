@@ -12,7 +12,7 @@ class Choice:
     def __init__(self, topics: tuple[str, ...] = (), pattern: str | None = None) -> None:
         self.topics = frozenset(topics)
         self._pattern = re.compile(pattern) if pattern is not None else None
-        self._known: dict[int, bool] = {}
+        self._known: dict[str, bool] = {}
 
     def selects(self, topic: str) -> bool:
         """Whether a topic of this name is one of them."""
@@ -20,10 +20,10 @@ class Choice:
 
     def ids(self, names: Mapping[int, str]) -> set[int]:
         """The ids of those that are chosen."""
-        for topic, name in names.items():
-            if topic not in self._known:
-                self._known[topic] = self.selects(name)
-        return {topic for topic in names if self._known[topic]}
+        for name in names.values():
+            if name not in self._known:
+                self._known[name] = self.selects(name)
+        return {topic for topic, name in names.items() if self._known[name]}
 
     def partitions(self, count: int) -> list[int]:
         """The stamps partitions, of so many, that may hold their timestamps."""

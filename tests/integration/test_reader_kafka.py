@@ -59,6 +59,11 @@ def test_a_reader_and_its_command_give_what_a_subscriber_got(
                 events.append(event)
             live = [follows.poll(30) for _ in range(160)]
             assert said(live) == said([event for event in events if event.topic in topics[:2]])
+            behind = [event for event in events[100:] if event.topic in topics[1:]]
+            for client in CLIENTS:
+                place: dict[str, Any] = {"start": events[99].position, "client": client}
+                with Subscriber(topics[1:], id=client, domain=domain, bootstrap_servers=servers, **place) as late:
+                    assert said([late.poll(30) for _ in behind]) == said(behind)
     # The job is down.
     for client in CLIENTS:
         settings: dict[str, Any] = {"domain": domain, "bootstrap_servers": servers, "client": client}

@@ -92,7 +92,7 @@ def test_the_consumer_and_the_commands_do_what_is_said(broker: LocalBroker, tmp_
     read = subprocess.run(
         [sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True, timeout=START_BOUND_S
     )
-    position = r"shop/[\w-]{22}/\d+"
+    position = r"shop/[\w-]{36}/\d+"
     lines = [rf"{position} orders {n} b'{value}'\n" for n, value in enumerate(("first", "second", "third"), 1)]
     assert re.fullmatch("".join(lines), read.stdout), read.stdout
     words = command("read")
