@@ -211,6 +211,10 @@ class Lineage:
         if self._query is not None:
             self._log.info("lineage stopped", **vars(self.written))
 
+    def check_end(self) -> None:
+        """Once it was stopped: the standstill that had to be broken off for that, if there was one."""
+        self._watchdog.require_movement()
+
     def check_caught_up(self) -> None:
         """Says what was written; Error when it was stopped before all of that which was in Kafka at the start."""
         backlog = self._backlog
@@ -343,6 +347,7 @@ def run_until_signal(settings: LineageSettings, *, until_caught_up: bool) -> Non
     listen(lineage.request_stop)
     with lineage:
         lineage.wait()
+    lineage.check_end()
     if until_caught_up:
         lineage.check_caught_up()
 

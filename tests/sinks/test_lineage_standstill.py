@@ -70,6 +70,14 @@ def test_it_ends_by_a_verdict_while_the_query_runs(job: Lineage) -> None:
         job.wait(1)
 
 
+def test_one_that_stood_still_at_its_end_did_not_end_well(job: Lineage) -> None:
+    job.stop()
+    job.check_end()
+    job._watchdog.verdict = VERDICT
+    with pytest.raises(Error, match="stood still"):
+        job.check_end()
+
+
 def test_who_started_it_is_told_when_it_is_given_up(tmp_path: Path) -> None:
     told: list[Error] = []
     job = Lineage(LineageSettings(tables=str(tmp_path)), on_abandoned=told.append)

@@ -89,8 +89,9 @@ def _read(lost: SimSequencer, shards: int) -> _Past | None:
     only where something is gone.
     """
     beginnings: list[Callable[[], _Past]] = [partial(_behind, lost, shards, mark) for mark in _marks(lost)]
+    beginnings.append(partial(_from_the_first, lost, shards))
     found = []
-    for beginning in [*beginnings, partial(_from_the_first, lost, shards)]:
+    for beginning in beginnings:
         with suppress(StateError, EventsLost):
             found.append(beginning())
     states = [_canonical(past.made.states, lost) for past in found]
