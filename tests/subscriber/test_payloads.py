@@ -131,7 +131,7 @@ def test_events_have_payloads_however_they_are_taken(take: Callable[..., list[Ty
         events = take(subscriber)
         assert [found.payload for found in events] == [0, 1, 2, 3]
         subscriber.ack(events[-1])
-        assert subscriber.position >= events[-1].g
+        assert subscriber.position.g >= events[-1].g
 
 
 def test_an_async_subscriber_has_payloads_too() -> None:
