@@ -1,4 +1,6 @@
-"""Readers of a finished simulated world, whose job is down: what they give, against the records of the batches."""
+"""Readers of a finished simulated world, whose job is down, and subscribers that come late, when it runs again: what
+they give, against the records of the batches.
+"""
 
 import random
 from datetime import UTC, datetime
@@ -11,7 +13,7 @@ from sim_world import World
 from totalorder.errors import EventsLost
 from totalorder.sequencer.control import Grant, decode_answer
 from totalorder.sequencer.stamps import Source
-from totalorder.subscriber import Event, Lost, Position, Reader
+from totalorder.subscriber import Event, Lost, Position, Reader, Subscriber
 from totalorder.subscriber.transport import Partition
 
 READERS = 3
@@ -19,16 +21,19 @@ READERS = 3
 
 
 def check_readers(world: World, truth: Truth) -> int:
-    """AssertionError where a Reader gives something else than π restricted to its topics; how many events they gave."""
+    """AssertionError where one gives something else than π restricted to its topics; how many events they gave."""
     rng = random.Random(f"{world.seed} readers")
-    return sum(_ReaderCheck(world, truth, rng).check() for _ in range(READERS))
+    given = sum(_ReaderCheck(world, truth, rng).check() for _ in range(READERS))
+    return given + (_LateCheck(world, truth, rng).check_late() if world.domain.min_subscriptions == 1 else 0)
 
 
 class _ReaderCheck:
+    patterns = True
+
     def __init__(self, world: World, truth: Truth, rng: random.Random) -> None:
         self.world, self.truth, self.rng, self.kafka = world, truth, rng, world.kafka
         self.topics = set(world.some_topics())
-        self.everything = rng.random() < 0.2
+        self.everything = self.patterns and rng.random() < 0.2
         self.skips = rng.random() < 0.7
         partitions = {truth.partition_of(topic) for topic in self.topics}
         if self.everything:
@@ -141,3 +146,56 @@ def _said(event: Event | Lost) -> tuple[int, Source, int, bool]:
     source = Source(event.kafka_topic, event.topic_id, event.partition)
     is_lost = isinstance(event, Lost)
     return event.g, source, event.first_offset if isinstance(event, Lost) else event.offset, is_lost
+
+
+class _LateCheck(_ReaderCheck):
+    """A Subscriber that begins in the past, in two processes."""
+
+    patterns = False
+    now = 0.0
+
+    def check_late(self) -> int:
+        """Like `check`."""
+        last = self.truth.batches[-1].g if self.truth.batches else 0
+        after = self.rng.randint(0, last)
+        whole = [one.number for one in self.truth.batches if one.g <= after]
+        certain = self.first_batch <= max(whole, default=0) or self.first_batch == 1
+        expected = [item for item in self.items if item.g > after]
+        try:
+            got = self._taken(self._position(after), self.rng.randint(0, len(expected)))
+            got += self._taken("saved", len(expected) + 1)
+        except EventsLost:
+            assert not certain or (any(map(self._is_gone, expected)) and not self.skips), (
+                f"from {after} nothing is lost"
+            )
+            return 0
+        assert [_said(event) for event in got] == [self._true(item) for item in expected], f"late, from {after}"
+        return len(got)
+
+    def _taken(self, start: Any, most: int) -> list[Any]:
+        """So many events, acknowledged, of a process that is killed then; fewer when no more come."""
+        transport = SimTransport(self.kafka, self.rng, self._tick, most=self.rng.choice([1, 3, 20]))
+        subscriber: Subscriber[Any] = Subscriber(
+            sorted(self.topics),
+            id="late",
+            domain=self.world.domain.name,
+            start=start,
+            on_lost="skip" if self.skips else "fail",
+            max_buffered=self.rng.choice([1, 3, 100]),
+            transport=transport,
+            clock=lambda: self.now,
+            wall_clock=lambda: 2e9,
+        )
+        events: list[Any] = []
+        while len(events) < most and (event := subscriber.poll(30)) is not None:
+            subscriber.ack(event)
+            events.append(event)
+        return events
+
+    def _tick(self, timeout_s: float) -> None:
+        self.now += max(timeout_s, 0.001)
+        self.world.sequencer.time_ms += max(1, round(timeout_s * 1000))
+        self.world.sequencer.run()
+
+    def _by_topic(self) -> bool:
+        return self.world.domain.topic_by == "topic"

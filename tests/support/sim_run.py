@@ -17,7 +17,7 @@ from totalorder.subscriber import Lost
 STEPS = 400
 LINEAGE_EVERY = 10
 """The lineage of each so many-th world is made and judged too."""
-READERS_EVERY = 4
+READERS_EVERY = 5
 """Readers look at each so many-th."""
 LIMIT_S = 100
 """No world takes so much time of a core."""
