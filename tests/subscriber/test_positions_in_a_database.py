@@ -243,6 +243,9 @@ def test_who_claims_late_takes_nothing_from_a_later_generation(shop: Shop) -> No
     with shop.transaction() as connection:
         later.write(connection, 1, ORDER.at(1))
     assert later.committed() == 1
+    stored(shop, 4, "another")
+    with pytest.raises(Fenced, match="with generation 4; this one, of generation 3"):  # whose topics change meanwhile
+        later.begin(generation=3, kafka=ORDER.at(1), handed_g=0, granted_g=100, anew=False)
 
 
 def test_a_process_of_another_cluster_takes_nothing_away_unless_it_begins_anew(shop: Shop) -> None:
