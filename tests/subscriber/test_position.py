@@ -14,7 +14,7 @@ from totalorder.subscriber.subscriber import Subscriber
 LOG = "J0kqE2xcTQ-uWdL2m9_r1g"
 positions = st.builds(
     Position,
-    st.from_regex(r"[a-z0-9]([A-Za-z0-9_.-]{0,10}[A-Za-z0-9])?", fullmatch=True),
+    st.from_regex(r"[a-z0-9][A-Za-z0-9_-]{0,10}(\.[A-Za-z0-9_-]{1,5})?", fullmatch=True),
     st.text("abcXYZ019_-", min_size=1, max_size=22),
     st.integers(0, MAX_COUNT),
 )

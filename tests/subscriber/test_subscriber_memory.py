@@ -96,7 +96,7 @@ def test_acknowledging_is_cumulative_and_an_older_event_changes_nothing() -> Non
     assert two is not None
     first.ack(two)
     first.ack(one)
-    assert first.position == two.g
+    assert first.position == two.position
     assert first.metrics().unacknowledged == 0
     first.close()
     assert values(take(world.subscriber("a"), 1)) == ["a3"]
