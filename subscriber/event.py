@@ -136,7 +136,8 @@ class TypedEvent(Event, Generic[P]):
 
 def told(error: BaseException) -> str:
     """An error for people: its kind and its words, as many as are good for a line or a record."""
-    return f"{type(error).__name__}: {error}"[:_MOST_ERROR_CHARS]
+    words = f"{type(error).__name__}: {error}"[:_MOST_ERROR_CHARS]
+    return words.encode("utf-8", "replace").decode()  # half a character could be written nowhere
 
 
 def place(event: Event | Lost) -> str:
