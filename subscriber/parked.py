@@ -67,7 +67,7 @@ class Parked:
         given = (*self.headers, (KEY_HEADER, self.key))
         nulls = [at for at, (_, value) in enumerate(given) if value is None]
         head = {"v": VERSION, **asdict(self.about), "null_value": self.value is None, "null_headers": nulls}
-        packed = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        packed = json.dumps(head, ensure_ascii=False, separators=(",", ":")).encode()
         return self.value or b"", [*((name, value or b"") for name, value in given), (HEADER, packed)]
 
     @classmethod
