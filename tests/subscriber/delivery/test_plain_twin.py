@@ -176,6 +176,7 @@ class World:
     def _carry_out(self, effect: Any) -> None:
         if isinstance(effect, ReadStamps):
             self.reading[effect.partition] = effect.offset
+            self.paused.discard(effect.partition)
         elif isinstance(effect, ReadEvents):
             self.reading[effect.source] = sum(row.offset < effect.offset for row in self.events.get(effect.source, []))
             self.paused.discard(effect.source)
