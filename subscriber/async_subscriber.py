@@ -221,8 +221,8 @@ class AsyncSubscriber(Generic[Handed]):
         while not self._stopped and (remaining := deadline - self._clock()) > 0:
             await self._do(partial(self._started._rest, min(remaining, _SLICE_S)))
 
-    async def _open_parking(self, topic: str) -> None:
-        await self._do(lambda: self._started._open_parking(topic))
+    async def _begin_run(self, plan: Plan) -> None:
+        await self._do(lambda: self._started._begin_run(plan))
 
     async def _park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
         return await self._do(lambda: self._started._park(event, error, attempts))

@@ -22,8 +22,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 def run(subscriber: "Subscriber[Handed]", handler: Callable[[Handed], object], plan: Plan, *, signals: bool) -> None:
     """See Subscriber.run."""
-    if plan.park is not None:
-        subscriber._open_parking(plan.park)
+    subscriber._begin_run(plan)
     with _ended_by_signals(subscriber.stop if signals else None):
         for event in subscriber:
             with _at_hand(subscriber, event) as done:
@@ -58,8 +57,7 @@ async def run_async(
     subscriber: "AsyncSubscriber[Handed]", handler: Callable[[Handed], Awaitable[object]], plan: Plan, *, signals: bool
 ) -> None:
     """See AsyncSubscriber.run."""
-    if plan.park is not None:
-        await subscriber._open_parking(plan.park)
+    await subscriber._begin_run(plan)
     with _ended_by_signals(subscriber.stop if signals else None):
         async for event in subscriber:
             with _at_hand(subscriber, event) as done:

@@ -376,7 +376,8 @@ class Subscriber(Generic[Handed]):
         `totalorder parked` shows what lies there, and brings it back.
 
         Whatever ends `run` with an event that is not acknowledged (an error, or `stop` between two attempts) ends the
-        use of this Subscriber, but for `close`: the next one of the id begins with that event.
+        use of this Subscriber, but for `close`: the next one of the id begins with that event. With `positions` each
+        event wants a transaction: SettingsError.
         """
         run(self, handler, Plan(retry=retry, park=park), signals=signals)
 
@@ -388,10 +389,16 @@ class Subscriber(Generic[Handed]):
             while not self._stopped and (remaining := deadline - self._clock()) > 0:
                 self._session.pump(min(remaining, _ITERATE_S))
 
-    def _open_parking(self, topic: str) -> None:
+    def _begin_run(self, plan: Plan) -> None:
         self._check()
-        with self._guard:
-            self._parking.open(topic, self.topics)
+        if self._session.stored is not None:
+            raise SettingsError(
+                "run() acknowledges outside of transactions, and this Subscriber keeps its position in them (positions=)",
+                remedy="Write the loop: for event in subscriber, and ack(event, within=connection) in each transaction",
+            )
+        if plan.park is not None:
+            with self._guard:
+                self._parking.open(plan.park, self.topics)
 
     def _park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
         """Returns where, when it is durable there."""

@@ -483,6 +483,19 @@ def test_what_is_called_wrongly_is_told(shop: Shop, tmp_path: Path) -> None:
         SqlAlchemyPositions("sqlite://")  # type: ignore[arg-type]
 
 
+def test_handlers_are_not_run_where_each_event_needs_a_transaction(shop: Shop) -> None:
+    """They would have their effects before the acknowledgement fails."""
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, "a1")
+    given: list[Event | Lost] = []
+    with pytest.raises(SettingsError, match="outside of transactions"):
+        mine.run(given.append)
+    assert given == []
+    handle(shop, mine, 1)
+    assert shop.effects == ["a1"]
+
+
 def test_the_pairwise_mode_has_no_positions(shop: Shop) -> None:
     with pytest.raises(Error, match="min_subscriptions = 2 has no positions"):
         subscriber(World(min_subscriptions=2), shop)
