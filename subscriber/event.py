@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, cast
 
-from totalorder.errors import PayloadError
+from totalorder.errors import Error, PayloadError
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Tag
+from totalorder.subscriber.position import Position
 from totalorder.subscriber.transport import Record
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ class Event(NamedTuple):
     timestamp writes for the subscription's other topics. `tag` is "redelivered" when a former process may have
     delivered it without acknowledging it, else None. `sequence` counts this process's deliveries: 1, 2, 3 …
     `topic_id` is Kafka's id of `kafka_topic`: a topic that is deleted and created again has another, and begins with
-    offset 0 once more.
+    offset 0 once more. `position` is what to store beside what was made of the event, to go on behind it; `origin` is
+    the beginning of the order that it counts from (None with m = 2, where g is no position).
     """
 
     topic: str
@@ -42,10 +44,27 @@ class Event(NamedTuple):
     entries: Mapping[str, int]
     tag: Tag | None
     sequence: int
+    origin: Position | None = None
+
+    @property
+    def position(self) -> Position:
+        """Behind this event in the one order; Error with min_subscriptions = 2, where subscribers have no such one."""
+        return position_of(self.origin, self.g)
 
 
-def events_of(block: Deliveries) -> Iterator[Event]:
-    """The events of a block whose handles are Kafka records."""
+def position_of(origin: Position | None, g: int) -> Position:
+    """The position at g; Error without an order that all follow."""
+    if origin is None:
+        raise Error(
+            "a domain with min_subscriptions = 2 has no positions: what lies before an event in its order may come "
+            "behind it",
+            remedy="Go by what is saved (ack), or give the domain min_subscriptions = 1",
+        )
+    return origin.at(g)
+
+
+def events_of(block: Deliveries, origin: Position | None) -> Iterator[Event]:
+    """The events of a block whose handles are Kafka records; positions count from `origin`."""
     names, sources, through = block.names, block.sources, block.delivered_through
     columns = (*block.rows.table[:4].tolist(), block.rows.each_gates(), cast("list[Record]", block.handles))
     for sequence, (topic, n, g, number, gates, record) in enumerate(zip(*columns, strict=True), block.first):
@@ -65,6 +84,7 @@ def events_of(block: Deliveries) -> Iterator[Event]:
             {names[other]: least for other, least in gates},
             "redelivered" if g <= through else None,
             sequence,
+            origin,
         )
 
 
@@ -76,7 +96,8 @@ class Lost(NamedTuple):
     Either one event that was stamped (retention or a deletion removed it before this subscriber had it): `topic` and
     `n` are the event's. Or what was lost before it was stamped, a gap that all subscribers see at the same `g`: then
     `n` is None, since nobody knows how many events that were (transactions leave offsets that hold none), and `topic`
-    is None where keys or headers name topics, since they may have been of any. `tag` and `sequence` are as in Event.
+    is None where keys or headers name topics, since they may have been of any. `tag`, `sequence`, `position` and
+    `origin` are as in Event.
     """
 
     topic: str | None
@@ -89,9 +110,15 @@ class Lost(NamedTuple):
     g: int
     tag: Tag | None
     sequence: int
+    origin: Position | None = None
+
+    @property
+    def position(self) -> Position:
+        """Behind what is lost, in the one order."""
+        return position_of(self.origin, self.g)
 
     @classmethod
-    def of(cls, effect: DeliverLost) -> "Lost":
+    def of(cls, effect: DeliverLost, origin: Position | None) -> "Lost":
         """The notice of a DeliverLost effect."""
         return cls(
             topic=effect.topic,
@@ -104,6 +131,7 @@ class Lost(NamedTuple):
             g=effect.g,
             tag=effect.tag,
             sequence=effect.sequence,
+            origin=origin,
         )
 
 

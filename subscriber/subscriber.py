@@ -393,7 +393,7 @@ class Subscriber(Generic[Handed]):
         self._check()
         if self._session.stored is not None:
             raise SettingsError(
-                "run() acknowledges outside of transactions, and this Subscriber keeps its position in them (positions=)",
+                "run() acknowledges outside of transactions, in which this Subscriber keeps its position (positions=)",
                 remedy="Write the loop: for event in subscriber, and ack(event, within=connection) in each transaction",
             )
         if plan.park is not None:

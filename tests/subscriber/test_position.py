@@ -11,10 +11,10 @@ from totalorder.sequencer.limits import MAX_COUNT
 from totalorder.subscriber import Position
 from totalorder.subscriber.subscriber import Subscriber
 
-LOG = "J0kqE2xcTQ-uWdL2m9_r1g"
+LOG = "0b428b26-2b39-414d-8c3a-ea9f07d8f88a"
 positions = st.builds(
     Position,
-    st.from_regex(r"[a-z0-9][A-Za-z0-9_-]{0,10}(\.[A-Za-z0-9_-]{1,5})?", fullmatch=True),
+    st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,9}(\.[A-Za-z0-9_-]{1,5}){0,2}", fullmatch=True),
     st.text("abcXYZ019_-", min_size=1, max_size=22),
     st.integers(0, MAX_COUNT),
 )
