@@ -4,6 +4,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def subscribing(monkeypatch: pytest.MonkeyPatch, during: Callable[[], object], p
     drained: list[bool] = []
 
     class Made:
-        stopped, finished, granted_g, position = False, True, 7, position_g
+        stopped, finished, granted_g = False, True, 7
 
         def __init__(self, *_: Any, **__: Any) -> None:
             during()
@@ -54,6 +55,9 @@ def subscribing(monkeypatch: pytest.MonkeyPatch, during: Callable[[], object], p
         def __exit__(self, *_: object) -> None: ...
 
         def poll(self, _: float) -> None: ...
+
+        def metrics(self) -> SimpleNamespace:
+            return SimpleNamespace(g=position_g)
 
         def unsubscribe(self, *, drain: bool) -> None:
             drained.append(drain)
