@@ -40,7 +40,7 @@ NAN = float("nan")
         ({"topics": "orders"}, "topics is 'orders'"),
         ({"topics": ["a", None]}, "None cannot name a topic"),
         ({"topics": []}, "0 topics"),
-        ({"start": "new"}, "start = 'new'"),
+        ({"start": "then"}, "start = 'then' is unknown"),
         ({"on_lost": None}, "on_lost = None is unknown"),
         ({"bootstrap_servers": ["localhost:9092"]}, "bootstrap_servers is ['localhost:9092'], and no text"),
         ({"bootstrap_servers": None}, "bootstrap_servers is None, and no text"),
