@@ -208,6 +208,21 @@ def test_what_is_missing_or_says_two_things_is_refused(lost: History) -> None:
         assembled(mark, [one, later])
 
 
+def test_a_part_that_is_missing_is_missed_and_a_digest_must_be_that_of_the_state(lost: History) -> None:
+    whole, other_digest = SnapshotAssembler(mark=lost.marks[-1]), SnapshotAssembler(mark=lost.marks[-1])
+    for state in lost.states:
+        records = list(encode_parts(state, 100))
+        assert len(records) > 1
+        for record in records[1:]:
+            whole.add(record.value, dict(record.headers))
+        for record in records:
+            other_digest.add(record.value, dict(record.headers) | {"digest": b"f" * 32})
+    with pytest.raises(StateError, match="lacks the state of shard 0"):
+        whole.snapshot()
+    with pytest.raises(WireError, match="the state of shard 0 is not what its digest says"):
+        other_digest.snapshot()
+
+
 def test_damaged_parts_are_refused(lost: History) -> None:
     for at in range(0, 400, 7):
         assembler = SnapshotAssembler(mark=lost.marks[-1])
