@@ -20,12 +20,16 @@ CREATE TABLE IF NOT EXISTS history (fingerprint TEXT NOT NULL);
 """
 
 
-def main(name: str, path: str, servers: str) -> None:
+def follow(name: str, path: str, servers: str, start: to.Position | str) -> None:
     database = sqlite3.connect(path)
     database.executescript(SCHEMA)
-    store = to.SqlitePositions(path)
     with to.Subscriber(
-        ["prices", "discounts"], id=f"replica-{name}", domain="shop", bootstrap_servers=servers, positions=store
+        ["prices", "discounts"],
+        id=f"replica-{name}",
+        domain="shop",
+        bootstrap_servers=servers,
+        start=start,
+        positions=to.SqlitePositions(path),
     ) as subscriber:
         signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
         for event in subscriber:
@@ -39,4 +43,4 @@ def main(name: str, path: str, servers: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    follow(*sys.argv[1:], start="saved")

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,17 +89,21 @@ def test_balances_are_right_though_the_process_is_killed(own: LocalBroker, tmp_p
 
 def test_no_order_comes_before_its_customer_and_replicas_agree(own: LocalBroker, tmp_path: Path) -> None:
     servers, shop = own.bootstrap_servers, tmp_path / "shop.db"
-    replicas = [tmp_path / f"{name}.db" for name in ("one", "two")]
+    replicas = [tmp_path / f"{name}.db" for name in ("one", "two", "late")]
     with (
+        ExitStack() as joined,
         ThreadSequencer(servers, "shop", ["customers", "orders", "prices", "discounts"]),
         kafka_clients.producer(servers) as producer,
         running("parent_and_child.py", shop, servers) as process,
         running("two_replicas.py", "one", replicas[0], servers),
         running("two_replicas.py", "two", replicas[1], servers),
     ):
-        for path in (shop, *replicas):
+        for path in (shop, *replicas[:2]):
             subscribed(path)
         for number in range(50):
+            if number == 25:
+                wait_until(lambda: asked(replicas[0], "SELECT 1 FROM state") != [], "there is something to copy")
+                joined.enter_context(running("late_joiner.py", replicas[0], "late", replicas[2], servers))
             send(producer, "customers", str(number), id=number, name=f"customer {number}")
             producer.flush(30)
             send(producer, "orders", str(number), id=number, customer=number)
@@ -110,10 +114,10 @@ def test_no_order_comes_before_its_customer_and_replicas_agree(own: LocalBroker,
         producer.flush(30)
         wait_until(lambda: asked(shop, "SELECT count(*) FROM orders") == [(50,)], "all orders are there")
         last = "SELECT 1 FROM state WHERE key = CAST('last' AS BLOB)"
-        wait_until(lambda: all(asked(path, last) for path in replicas), "the replicas have the last price")
+        wait_until(lambda: all(asked(path, last) for path in replicas), "the replicas have the last price", bound_s=60)
         assert process.poll() is None
     states = [
         asked(path, "SELECT * FROM state ORDER BY key") + asked(path, "SELECT * FROM history") for path in replicas
     ]
-    assert states[0] == states[1]
+    assert states[0] == states[1] == states[2]
     assert len(states[0]) == 7
