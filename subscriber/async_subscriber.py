@@ -236,9 +236,9 @@ class AsyncSubscriber(Generic[Handed]):
         """As Subscriber.subscribe."""
         await self._do(lambda: self._started.subscribe(topics))
 
-    async def unsubscribe(self, *, drain: bool = True) -> None:
+    async def unsubscribe(self, topics: Iterable[str] | None = None, *, drain: bool = True) -> None:
         """As Subscriber.unsubscribe."""
-        await self._do(lambda: self._started.unsubscribe(drain=drain))
+        await self._do(lambda: self._started.unsubscribe(topics, drain=drain))
         if not drain:
             self._kept.clear()
             if not self._taking:

@@ -4,7 +4,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
@@ -435,11 +435,33 @@ class Subscriber(Generic[Handed]):
             self._looked_at |= news
             warn_of_unseen(grant, news, domain=self._domain, transport=self._transport)
 
-    def unsubscribe(self, *, drain: bool = True) -> None:
-        """Ends the subscription for good. With `drain` the events before its end can still be taken, else none."""
+    def unsubscribe(self, topics: Iterable[str] | None = None, *, drain: bool = True) -> None:
+        """Ends the subscription for good, or of these topics alone, at one position of the order.
+
+        With `drain` the events before the end can still be taken, else none; of some topics they always can.
+        """
+        if topics is None:
+            self._check()
+            with self._guard:
+                self._session.end(drain=drain)
+        elif drain:
+            self.subscribe(self._without(checked_topics(topics)))
+        else:
+            raise SettingsError(
+                "drain=False is for the end of a whole subscription",
+                remedy="Pass over events of topics that are left, until the change",
+            )
+
+    def _without(self, topics: Collection[str]) -> set[str]:
+        """The set that was granted last, which delivery may not have reached yet, without these topics."""
         self._check()
-        with self._guard:
-            self._session.end(drain=drain)
+        assert self._session.grant is not None
+        held = set(self._session.grant.topics)
+        if absent := sorted(set(topics) - held):
+            raise SettingsError(f"{', '.join(absent)}: not of this subscription", remedy="See its topics")
+        if rest := held - set(topics):
+            return rest
+        raise SettingsError("no topic would be left", remedy="unsubscribe() without topics ends the subscription")
 
     def pause(self) -> None:
         """Delivers nothing until `resume`; the lease is still renewed by `poll`."""

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sim_kafka import SimTransport
@@ -213,6 +214,43 @@ def test_unsubscribing_by_someone_else_ends_it_after_what_is_owed() -> None:
 
 
 # --- the subscription's end -------------------------------------------------------------------------------------------
+
+
+def test_topics_can_be_left_one_after_the_other() -> None:
+    world = World()
+    subscriber = world.subscriber("abc", max_buffered=1)
+    for number in range(3):
+        for topic in "abc":
+            world.publish(topic, f"{topic}{number}")
+    world.tick(0)
+    subscriber.unsubscribe(["a"])
+    subscriber.unsubscribe(["b"])  # of what was granted last, which delivery has not reached yet
+    for topic in "abc":
+        world.publish(topic, f"{topic}3")
+    events = take(subscriber, 10)
+    assert [event.value for event in events] == [f"{topic}{n}".encode() for n in range(3) for topic in "abc"] + [b"c3"]
+    assert subscriber.topics == ("c",)
+    assert subscriber.poll(5) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "drain", "why"),
+    [
+        (["a", "b"], True, "no topic would be left"),
+        (["a", "x"], True, "x: not of this subscription"),
+        (["a"], False, "drain=False is for the end"),
+        ("a", True, "topics is 'a'"),
+        ([], True, "0 topics"),
+    ],
+)
+def test_what_cannot_be_left_changes_nothing(given: Any, drain: bool, why: str) -> None:
+    world = World()
+    subscriber = world.subscriber("ab")
+    with pytest.raises(SettingsError, match=why):
+        subscriber.unsubscribe(given, drain=drain)
+    world.publish("b", "b1")
+    assert [event.value for event in take(subscriber, 1)] == [b"b1"]
+    assert subscriber.topics == ("a", "b")
 
 
 def test_unsubscribe_drains_or_drops() -> None:
