@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from totalorder.errors import Error, SubscriptionEnded
+from totalorder.errors import Error, SettingsError, SubscriptionEnded
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_count, check_timeout
 from totalorder.subscriber.event import Event, Handed, Lost
@@ -61,10 +61,16 @@ class AsyncSubscriber(Generic[Handed]):
     @_with_arguments_of(Subscriber)
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         inspect.signature(Subscriber).bind(*arguments, **settings)
+        if settings.get("positions") is not None:
+            raise SettingsError(
+                "an AsyncSubscriber keeps no positions in a database: the transaction would be another thread's",
+                remedy="Use a Subscriber, in a thread (asyncio.to_thread)",
+            )
         self._make = partial(Subscriber[Handed], *arguments, **settings)
         self._clock: Callable[[], float] = settings.get("clock", time.monotonic)
         self._name = f"totalorder-{settings.get('id')}"
         self._owner: Owner | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._subscriber: Subscriber[Handed] | None = None
         self._closed = self._stopped = self._held = self._taking = False
         self._slice: asyncio.Future[EventBatch[Handed]] | None = None
@@ -78,7 +84,7 @@ class AsyncSubscriber(Generic[Handed]):
         """Subscribes; `async with` does it. Raises what making a Subscriber raises, and is of no more use then."""
         if self._owner is not None:
             raise Error("this AsyncSubscriber was started already", remedy="Make a new one")
-        self._owner = Owner(self._name)
+        self._owner, self._loop = Owner(self._name), asyncio.get_running_loop()
         try:
             await asyncio.shield(self._owner.submit(self._begin))
         except BaseException:
@@ -136,7 +142,16 @@ class AsyncSubscriber(Generic[Handed]):
             raise SubscriptionEnded(
                 "this AsyncSubscriber is closed", remedy="Make a new one; it goes on after the last ack"
             )
+        self._check_loop()
         return owner.submit(work)
+
+    def _check_loop(self) -> None:
+        """What is under way is of the loop that it was begun in, and would be lost to another one."""
+        if self._loop is not asyncio.get_running_loop():
+            raise Error(
+                "this AsyncSubscriber was started in another event loop",
+                remedy="close() it, and make a new one here, which goes on after the last ack",
+            )
 
     async def _do(self, work: Callable[[], T]) -> T:
         return await asyncio.shield(self._submit(work))
@@ -180,6 +195,7 @@ class AsyncSubscriber(Generic[Handed]):
     async def _taken(self, most: int, deadline: float) -> EventBatch[Handed]:
         """A batch that a call left behind that was cancelled goes first; `_slice` and `_kept` are what it leaves."""
         subscriber = self._started
+        self._check_loop()
         while True:
             if self._kept and not self._held:
                 batch, rest = self._kept.popleft().split(most)

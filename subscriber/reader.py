@@ -32,7 +32,8 @@ class Reader(Generic[Handed]):
 
     - a Position: reading begins behind it, and ends with it. Begun at `event.position`, it is exactly what follows.
     - a datetime with a time zone: reading begins with the first batch that was stamped then or later, and ends before
-      it. What was published after that time comes; what was stamped late may be older.
+      it. What was published after that time comes; what was stamped late may be older. Where the job's clock was set
+      back meanwhile, it is one of the places at which that passed the time: give an earlier one, or a Position.
     - "earliest": behind the last event of the topics that Kafka has no longer. To find it all stamps are read once.
     - "now": behind all that is stamped when reading begins. `until=None`: reading never ends.
 

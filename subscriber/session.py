@@ -256,7 +256,7 @@ class Session:
         position: Progress | None = None
         if begun is not None:
             position, history = begun, [answer for answer in history if not self._is_former(answer)]
-        elif saved is not None:
+        elif saved is not None and not self._settings.begin_anew:
             position = saved.position
         elif granted is not None:
             position = Progress.at(granted)
@@ -277,10 +277,11 @@ class Session:
         for answer in history:
             self._apply(self._machine.answer(answer))
 
-    def _begin_at(self, place: Position | datetime | Literal["earliest"]) -> Progress:
+    def _begin_at(self, place: Position | datetime | Literal["earliest"]) -> Progress | None:
         """What lies between a place in the order and the grant is delivered too, by the stamps that are there.
 
-        What answers come meanwhile join the others. Receipts tell of nothing before the grant: the id held nothing.
+        None where nothing does: the place is the present. What answers come meanwhile join the others. Receipts tell of
+        nothing before the grant: the id held nothing.
         """
         grant = self.grant
         assert grant is not None
@@ -294,10 +295,12 @@ class Session:
             self._transport, self._settings.domain, Choice(grant.topics), self._stamps_count, self._meanwhile
         )
         marks, after = beginning.find(place, self._history or [])
-        if after > grant.g:
+        if isinstance(place, Position) and after > grant.g:
             raise SettingsError(
                 f"start = {place} lies behind g {grant.g}, which is the present", remedy='Begin there: start="now"'
             )
+        if after >= grant.g:  # there is no history; the job's clock may be behind the time that was given
+            return None
         begun = beginning.progress(marks, after, grant)
         self._deadline = self._clock() + self._settings.start_timeout_s
         return begun

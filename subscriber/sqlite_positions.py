@@ -74,7 +74,9 @@ class SqlitePositions(PositionStore):
 
 def _executing(connection: sqlite3.Connection) -> Execute:
     def execute(statement: str, values: Mapping[str, object]) -> tuple[int, Sequence[Sequence[Any]]]:
-        done = connection.execute(statement, dict(values))
+        cursor = connection.cursor()
+        cursor.row_factory = None  # the application may have rows made into something else
+        done = cursor.execute(statement, dict(values))
         return done.rowcount, done.fetchall()
 
     return execute

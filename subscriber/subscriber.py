@@ -124,7 +124,8 @@ class Subscriber(Generic[Handed]):
     acknowledging it comes again, tagged "redelivered". `start` says otherwise, and gives up what was owed before: "now"
     begins at the present; a Position, a datetime or "earliest" (see Reader) there, also long before this id was
     subscribed. Events from before the subscription have no receipts. They come once all stamps since that place were
-    read, during which the lease is not renewed. The next process goes on by "saved", or from a position stored since.
+    read, during which the lease is not renewed. The next process goes on by "saved", or from a position stored since;
+    but one whose former was killed while that began starts as that did.
 
     What Kafka has no longer (retention, deletion) stops it with EventsLost; with `on_lost="skip"` a
     `Lost` comes in its place, which names topic, partition and offsets, and is acknowledged like an event (to a checker
@@ -297,7 +298,10 @@ class Subscriber(Generic[Handed]):
         while self._session.seeing.news:
             news = self._session.seeing.news.popleft()
             if (callback := self._callbacks[type(news)]) is not None:
-                callback(news)
+                try:
+                    callback(news)
+                except StopIteration as error:  # it would end the iterator, as though nothing more came
+                    raise RuntimeError("a callback raised StopIteration") from error
 
     def _next(self, hand_out: Callable[[], Any], nothing: T) -> T:
         self._session.tick()

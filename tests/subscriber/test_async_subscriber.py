@@ -408,3 +408,43 @@ def test_the_end_of_a_loop_is_no_error_of_the_thread(monkeypatch: pytest.MonkeyP
     owner.finish()
     wait_until(lambda: not threads(), "the thread ends")
     assert told == []
+
+
+def test_another_event_loop_is_refused_and_takes_nothing_away() -> None:
+    """What is under way for a loop that has ended would be lost to the next call."""
+    world = World()
+    subscriber = world.async_subscriber("a")
+
+    async def begin() -> None:
+        await subscriber.start()
+        published(world, 3)
+        waits = asyncio.create_task(subscriber.poll(30))
+        await asyncio.sleep(0)
+        waits.cancel()
+
+    async def go_on() -> None:
+        for call in (subscriber.poll, subscriber.save):
+            with pytest.raises(Error, match="started in another event loop"):
+                await call()
+        await subscriber.close()
+
+    async def once_more() -> list[bytes | None]:
+        async with world.async_subscriber("a") as newer:
+            return [event.value async for event in _first(newer, 1)]
+
+    asyncio.run(begin())
+    asyncio.run(go_on())
+    assert asyncio.run(once_more()) == [b"a1"]
+
+
+async def _first(subscriber: Any, count: int) -> Any:
+    async for event in subscriber:
+        yield event
+        count -= 1
+        if not count:
+            return
+
+
+def test_positions_in_a_database_are_for_threads() -> None:
+    with pytest.raises(SettingsError, match="another thread's"):
+        World().async_subscriber("a", positions=object())

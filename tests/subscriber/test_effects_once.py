@@ -72,19 +72,26 @@ def stepping(step: Steps) -> type[sqlite3.Connection]:
     everything as it was at the step before.
     """
 
-    class Stepping(sqlite3.Connection):
-        def __init__(self, *given: Any, **named: Any) -> None:
-            super().__init__(*given, **named)
-            super().execute("PRAGMA synchronous = OFF")  # that is for a loss of power, and takes time
-
-        def execute(self, *given: Any) -> sqlite3.Cursor:
-            writes = "SELECT" not in given[0]
+    class SteppingCursor(sqlite3.Cursor):
+        def execute(self, *given: Any) -> Self:
+            writes = not given[0].lstrip().startswith(("SELECT", "PRAGMA"))
             if writes:
                 step()
             done = super().execute(*given)
             if writes:
                 step()
             return done
+
+    class Stepping(sqlite3.Connection):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.execute("PRAGMA synchronous = OFF")  # that is for a loss of power, and takes time
+
+        def cursor(self, _: Any = None) -> SteppingCursor:  # type: ignore[override]
+            return super().cursor(SteppingCursor)
+
+        def execute(self, *given: Any) -> sqlite3.Cursor:
+            return self.cursor().execute(*given)
 
         def __enter__(self) -> Self:
             return super().__enter__()

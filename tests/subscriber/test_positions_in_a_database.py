@@ -483,6 +483,22 @@ def test_what_is_called_wrongly_is_told(shop: Shop, tmp_path: Path) -> None:
         SqlAlchemyPositions("sqlite://")  # type: ignore[arg-type]
 
 
+def test_an_application_may_have_its_rows_made_into_anything(tmp_path: Path) -> None:
+    world, shop = World(), Shop(tmp_path / "shop.db", "sqlite")
+    mine = subscriber(world, shop)
+    publish(world, "a1", "a2")
+    first = polled(mine)
+    with closing(sqlite3.connect(shop.path)) as connection:
+        connection.row_factory = lambda cursor, row: dict(
+            zip([name for name, *_ in cursor.description], row, strict=True)
+        )
+        with connection:
+            mine.ack(first, within=connection)
+        with pytest.raises(AlreadyDone), connection:
+            mine.ack(first, within=connection)
+    assert polled(mine).value == b"a2"
+
+
 def test_handlers_are_not_run_where_each_event_needs_a_transaction(shop: Shop) -> None:
     """They would have their effects before the acknowledgement fails."""
     world = World()

@@ -296,3 +296,17 @@ def test_a_kafka_topic_that_is_replaced_is_in_the_log(caplog: pytest.LogCaptureF
 def test_time_that_is_not_positive_is_no_stall() -> None:
     with pytest.raises(Exception, match="stalled_after_s = 0 must be more than 0"):
         World().subscriber("a", stalled_after_s=0)
+
+
+def test_a_callback_cannot_end_the_iteration() -> None:
+    """StopIteration out of `__next__` would be taken for the end of the subscription."""
+    world = World()
+
+    def tell(_: Granted) -> None:
+        raise StopIteration
+
+    subscriber = world.subscriber("a", on_granted=tell)
+    world.publish("a", "a1")
+    with pytest.raises(RuntimeError, match="a callback raised StopIteration"):
+        next(subscriber)
+    assert next(subscriber).value == b"a1"

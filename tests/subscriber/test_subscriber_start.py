@@ -201,6 +201,26 @@ def test_places_that_cannot_be_are_refused_and_nothing_is_asked() -> None:
         world.subscriber("ab", start=Position("d", log, 99))
 
 
+@pytest.mark.parametrize("is_time", [False, True])
+def test_a_place_that_is_the_present_has_no_history(is_time: bool) -> None:
+    """A time that the job's clock has not reached yet, where that is behind, is the present too."""
+    world = history()
+    log = everything(world)[0].position.log
+    place: Any = datetime.fromtimestamp(world.sequencer.time_ms / 1000 + 60, UTC)
+    if not is_time:
+        ahead = everything(world)[-1].g
+        place = Position("d", log, world.subscriber("ab", id="probe").granted_g + 1)
+        assert place.g > ahead
+    later: dict[str, Any] = {"wall_clock": lambda: 2e9} if is_time else {}
+    late: Subscriber[Any] = Subscriber(["a", "b"], **(world.settings("s", None) | later | {"start": place}))
+    assert is_time or late.granted_g == place.g
+    for topic in "abc":
+        world.publish(topic)
+    assert [event.topic for event in taken(late)] == ["a", "b"]
+    again = world.subscriber("ab")
+    assert taken(again) == []
+
+
 def test_where_there_is_no_common_order_history_is_refused() -> None:
     world = history(min_subscriptions=2)
     with pytest.raises(SettingsError, match="needs min_subscriptions = 1"):
