@@ -207,9 +207,9 @@ class AsyncSubscriber(Generic[Handed]):
                 self._slice = self._submit(partial(subscriber.poll_batch, most, max(0.0, min(remaining, _SLICE_S))))
             try:
                 taken = await asyncio.shield(self._slice)
-            except Exception:
-                self._slice = None
-                raise
+            finally:
+                if self._slice.done() and (self._slice.cancelled() or self._slice.exception() is not None):
+                    self._slice = None  # it failed, whatever with; what it gave instead is for the next call
             self._slice = None
             if taken:
                 self._kept.append(taken)

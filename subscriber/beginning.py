@@ -1,6 +1,6 @@
 """Where reading begins: which stamps and events follow a place in the order, found in Kafka alone."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -12,15 +12,15 @@ from totalorder.subscriber.delivery.rows import groups
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.machine import losses_in
-from totalorder.subscriber.stamps_log import StampsLog
+from totalorder.subscriber.stamps_log import Others, StampsLog
 from totalorder.subscriber.start import Start, ms_of
-from totalorder.subscriber.transport import Partition, Record, Transport
+from totalorder.subscriber.transport import Partition, Transport
 
 
 class Beginning:
     """Looks into a domain's stamps, of so many partitions, as they are when this is made.
 
-    `others` takes records of other topics that come meanwhile, and None where nothing came; it may raise.
+    `others`: see StampsLog.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class Beginning:
         domain: str,
         choice: Choice,
         partitions: int,
-        others: Callable[[Record | None], None],
+        others: Others,
     ) -> None:
         self._transport, self._choice, self._partitions = transport, choice, partitions
         self.log = StampsLog(transport, domain, choice.partitions(partitions), others)

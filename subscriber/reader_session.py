@@ -135,13 +135,15 @@ class ReaderSession:
         self._transport.read(grants, self._transport.beginning_offsets([grants])[grants])
         while self._transport.position(grants) < (end := self._transport.end_offsets([grants])[grants]):
             while self._transport.position(grants) < end:
-                for record in self._transport.poll(_WAIT_S):
-                    self._other(record)
+                self._other(self._transport.poll(_WAIT_S))
 
-    def _other(self, record: Record | None) -> None:
-        """A record that comes while something else is looked for."""
-        if record is not None and record.topic == self._names.grants and record.value is not None:
-            self._answers.append(decode_answer(record.value))
+    def _other(self, others: list[Record], _: bool = False) -> None:
+        """What comes while stamps are looked into."""
+        self._answers += [
+            decode_answer(record.value)
+            for record in others
+            if record.topic == self._names.grants and record.value is not None
+        ]
 
     @property
     def _origin(self) -> Position:

@@ -305,14 +305,14 @@ class Session:
         self._deadline = self._clock() + self._settings.start_timeout_s
         return begun
 
-    def _meanwhile(self, record: Record | None) -> None:
-        """What comes while stamps are looked into; None for nothing."""
-        if record is None:
-            self._idle_s += _WAIT_S
-            if self._idle_s >= self._settings.start_timeout_s:
-                raise self._no_sequencer("stamps do not go as far as its answer")
-        elif record.topic == self._names.grants:
-            self._dispatch([record])
+    def _meanwhile(self, others: list[Record], came: bool) -> None:
+        """While stamps are looked into."""
+        self._idle_s = 0.0 if came else self._idle_s + _WAIT_S
+        if self._idle_s >= self._settings.start_timeout_s:
+            raise self._no_sequencer("stamps do not go as far as its answer")
+        for record in others:
+            if record.topic == self._names.grants:
+                self._dispatch([record])
 
     def _is_former(self, answer: Answer) -> bool:
         """Whether it changed the id's subscription before the grant of this process."""

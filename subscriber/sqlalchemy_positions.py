@@ -1,5 +1,6 @@
 """Positions in any database that SQLAlchemy speaks to (the extra `sqlalchemy`)."""
 
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from totalorder.subscriber.position_store import Execute, PositionStore
 try:
     from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, text
     from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import SingletonThreadPool, StaticPool
 except ImportError as error:
     raise EnvironmentProblem(
         "SqlAlchemyPositions needs the package sqlalchemy", remedy="pip install 'totalorder[sqlalchemy]'"
@@ -48,6 +50,11 @@ class SqlAlchemyPositions(PositionStore):
             raise SettingsError(
                 "engine has its database in memory", remedy="A position that ends with the process is none: name a file"
             )
+        if isinstance(engine.pool, StaticPool | SingletonThreadPool):
+            raise SettingsError(
+                "engine has one connection for all: a question of ours would commit a transaction of the application's",
+                remedy="Leave poolclass out",
+            )
         self._engine, self.adopt = engine, adopt
 
     def __str__(self) -> str:
@@ -72,12 +79,23 @@ class SqlAlchemyPositions(PositionStore):
                 f"within = {connection!r} is no sqlalchemy.Connection",
                 remedy="Give the one of the application's transaction; of an ORM session, session.connection()",
             )
-        if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        if _commits_at_once(connection):
             raise SettingsError(
                 "within is a connection that commits each statement by itself",
                 remedy="Give one in a transaction, as of engine.begin(), so that effects and position are one",
             )
         return _executing(connection)
+
+
+def _commits_at_once(connection: Connection) -> bool:
+    """Whether each statement is a transaction of its own: by options, by the engine, or by how the driver is used."""
+    if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+        return True
+    driver: Any = connection.connection.dbapi_connection
+    if isinstance(driver, sqlite3.Connection):
+        return driver.isolation_level is None and not driver.in_transaction
+    told = getattr(driver, "get_autocommit", None)
+    return (told() if callable(told) else getattr(driver, "autocommit", False)) is True
 
 
 def _executing(connection: Connection) -> Execute:

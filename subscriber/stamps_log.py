@@ -12,6 +12,7 @@ from totalorder.subscriber.reading.search import Looked, Search
 from totalorder.subscriber.reading.stamps import UNKNOWN, Batches, Whole
 from totalorder.subscriber.transport import Partition, Record, Transport
 
+Others = Callable[[list[Record], bool], None]
 _WAIT_S = 0.2
 _ALL = 2**63 - 1
 _MOST_WAITING = 50_000
@@ -27,13 +28,11 @@ def headers_of(record: Record) -> dict[str, bytes]:
 class StampsLog:
     """Some partitions of a domain's stamps, as they are at the moment that this is made.
 
-    `others` takes records of other topics that come meanwhile, and None where nothing came; it may raise. Every method
-    raises BrokerUnavailable.
+    `others` is called with the records of other topics after each look, and whether anything came at all; it may raise.
+    Every method raises BrokerUnavailable.
     """
 
-    def __init__(
-        self, transport: Transport, domain: str, partitions: list[int], others: Callable[[Record | None], None]
-    ) -> None:
+    def __init__(self, transport: Transport, domain: str, partitions: list[int], others: Others) -> None:
         self._transport, self._domain, self._others = transport, domain, others
         self._topic = DomainTopics(domain=domain).stamps
         self._partitions = [Partition(self._topic, number) for number in partitions]
@@ -150,7 +149,10 @@ class StampsLog:
         reading: dict[int, StampsAssembler] = {}
         self._carry_out(effects, reading)
         while reading:
+            read_anew = set[int]()
             for record in self._poll():
+                if record.partition in read_anew:
+                    continue  # it comes once more, behind what was missing before it
                 if record.partition in reading and (through_batch or record.offset < self.ends[record.partition]):
                     batch = reading[record.partition].add(record.value, headers_of(record), offset=record.offset)
                     if batch is not None:
@@ -160,37 +162,34 @@ class StampsLog:
                             if whole.batch == through_batch:
                                 batches.stop()
                         batches.regulate(0)
-                        self._carry_out(effects, reading)
+                        read_anew |= self._carry_out(effects, reading)
             for number in [number for number in reading if not through_batch and self._is_through(number)]:
                 self._transport.stop(Partition(self._topic, number))
                 del reading[number]
 
-    def _carry_out(self, effects: list[Effect], reading: dict[int, StampsAssembler]) -> None:
+    def _carry_out(self, effects: list[Effect], reading: dict[int, StampsAssembler]) -> set[int]:
+        """The partitions that are read from elsewhere on now."""
+        moved = set()
         for effect in effects:
             assert isinstance(effect, ReadStamps | PauseStamps | ResumeStamps | StopStamps)
             at = Partition(self._topic, effect.partition)
             if isinstance(effect, ReadStamps):
                 reading[effect.partition] = StampsAssembler(domain=self._domain, partition=effect.partition)
                 self._transport.read(at, effect.offset)
+                moved.add(effect.partition)
             elif isinstance(effect, StopStamps):
                 reading.pop(effect.partition, None)
                 self._transport.stop(at)
             elif effect.partition in reading:
                 (self._transport.pause if isinstance(effect, PauseStamps) else self._transport.resume)(at)
         effects.clear()
+        return moved
 
     def _is_through(self, number: int) -> bool:
         return self._transport.position(Partition(self._topic, number)) >= self.ends[number]
 
     def _poll(self) -> list[Record]:
         """Records of stamps that have come."""
-        found = []
         records = self._transport.poll(_WAIT_S)
-        if not records:
-            self._others(None)
-        for record in records:
-            if record.topic == self._topic:
-                found.append(record)
-            else:
-                self._others(record)
-        return found
+        self._others([record for record in records if record.topic != self._topic], bool(records))
+        return [record for record in records if record.topic == self._topic]

@@ -410,6 +410,24 @@ def test_the_end_of_a_loop_is_no_error_of_the_thread(monkeypatch: pytest.MonkeyP
     assert told == []
 
 
+@pytest.mark.parametrize("raised", [StopIteration(), asyncio.CancelledError(), ValueError()])
+def test_whatever_a_callback_raises_the_next_call_goes_on(raised: BaseException) -> None:
+    world = World()
+
+    def tell(_: object) -> None:
+        raise raised
+
+    async def main() -> None:
+        async with world.async_subscriber("a", on_granted=tell) as subscriber:
+            published(world, 1)
+            with pytest.raises((RuntimeError, asyncio.CancelledError, ValueError)):
+                await asyncio.wait_for(subscriber.poll(30), 20)
+            event = await asyncio.wait_for(subscriber.poll(30), 20)
+            assert event is not None
+
+    asyncio.run(main())
+
+
 def test_another_event_loop_is_refused_and_takes_nothing_away() -> None:
     """What is under way for a loop that has ended would be lost to the next call."""
     world = World()

@@ -483,6 +483,29 @@ def test_what_is_called_wrongly_is_told(shop: Shop, tmp_path: Path) -> None:
         SqlAlchemyPositions("sqlite://")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"isolation_level": "AUTOCOMMIT"}, {"connect_args": {"isolation_level": None}}],
+)
+def test_an_engine_that_commits_each_statement_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """What is rolled back would have its position moved on all the same."""
+    world, path = World(), tmp_path / "shop.db"
+    engine = sqlalchemy.create_engine(f"sqlite:///{path}", **settings)
+    mine = world.subscriber("a", positions=SqlAlchemyPositions(engine))
+    publish(world, "a1")
+    first = polled(mine)
+    with engine.begin() as connection, pytest.raises(SettingsError, match="commits each statement"):
+        mine.ack(first, within=connection)
+    mine.close()
+    assert polled(world.subscriber("a", positions=SqlAlchemyPositions(engine))).value == b"a1"
+
+
+def test_an_engine_of_one_connection_is_refused(tmp_path: Path) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/shop.db", poolclass=sqlalchemy.StaticPool)
+    with pytest.raises(SettingsError, match="one connection for all"):
+        SqlAlchemyPositions(engine)
+
+
 def test_an_application_may_have_its_rows_made_into_anything(tmp_path: Path) -> None:
     world, shop = World(), Shop(tmp_path / "shop.db", "sqlite")
     mine = subscriber(world, shop)

@@ -5,13 +5,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sim_kafka import SimCrash
+from sim_kafka import SimCrash, SimTransport
 from sim_receipts import receipts_of
 from sim_small import World, take
 
 from totalorder.errors import EventsLost, Fenced, SequencerUnavailable, SettingsError
 from totalorder.subscriber import Event, Lost, Position, Reader, Subscriber
-from totalorder.subscriber.transport import Partition
+from totalorder.subscriber.transport import Partition, Record
 
 
 def history(rounds: int = 10, **domain: object) -> World:
@@ -254,3 +254,47 @@ def test_keys_name_topics_and_old_and_new_events_of_one_partition_are_told_apart
     late = world.subscriber("yz", start=known[10].position)
     assert said(taken(late)) == said([event for event in known[11:] if event.topic in "yz"])
     assert all(one.g < other.g for one, other in pairwise(known))
+
+
+class SlowLine(SimTransport):
+    """Each second poll brings nothing."""
+
+    _polls = 0
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        self._polls += 1
+        if self._polls % 2:
+            self.on_poll(timeout_s)
+            return []
+        return super().poll(timeout_s)
+
+
+def test_a_long_history_over_a_slow_line_is_begun() -> None:
+    """What comes at all is not waited for in vain, however often nothing does."""
+    world = World(stamps_partitions=1)
+    for _ in range(100):
+        world.publish("a")
+        world.tick(1)
+    slow = SlowLine(world.kafka, world.rng, world.tick, most=2, fair=True)
+    late = world.subscriber("a", transport=slow, start="earliest", start_timeout_s=3)
+    assert len(taken(late)) == 100
+
+
+@pytest.mark.parametrize("most", [1, 2, 50])
+def test_old_batches_that_a_replaced_job_wrote_once_more_are_no_loss(most: int) -> None:
+    """They mislead the search; what came with the record behind the gap is read once more, and not now."""
+    world = World(stamps_partitions=1)
+    stamps = Partition("d.stamps", 0)
+    for _ in range(60):
+        world.publish("a")
+        world.tick(1)
+    for record in list(world.kafka.logs[stamps])[2:5] * 6:
+        told: dict[str, Any] = {"headers": record.headers, "timestamp_ms": record.timestamp_ms}
+        world.kafka.append(stamps, key=record.key, value=record.value, **told)
+    for _ in range(20):
+        world.publish("a")
+        world.tick(1)
+    known = everything(world, "a")
+    transport = SimTransport(world.kafka, world.rng, world.tick, most=most, fair=True)
+    late = world.subscriber("a", transport=transport, start=known[49].position)
+    assert [event.g for event in taken(late)] == [event.g for event in known[50:]]
