@@ -1,6 +1,7 @@
 """Where reading begins: which stamps and events follow a place in the order, found in Kafka alone."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -110,7 +111,10 @@ class Beginning:
             clock=clock,
             pending=(),
             sources=sources,
-            stamps=marks,
+            stamps={
+                number: replace(mark, offset=self.log.begins[number]) if number in self.log.read_anew else mark
+                for number, mark in marks.items()
+            },
             stamps_partitions=grant.stamps_partitions,
             min_subscriptions=grant.min_subscriptions,
             topic_by=grant.topic_by,

@@ -40,6 +40,8 @@ class StampsLog:
         ends = transport.end_offsets(self._partitions)
         self.begins = {at.number: begins[at] for at in self._partitions}
         self.ends = {at.number: ends[at] for at in self._partitions}
+        self.read_anew = set[int]()
+        """Partitions of which `walk` found that their marks are misleading, and that were read from their beginning."""
 
     # --- where something begins ---------------------------------------------------------------------------------------
 
@@ -149,9 +151,9 @@ class StampsLog:
         reading: dict[int, StampsAssembler] = {}
         self._carry_out(effects, reading)
         while reading:
-            read_anew = set[int]()
+            moved = set[int]()
             for record in self._poll():
-                if record.partition in read_anew:
+                if record.partition in moved:
                     continue  # it comes once more, behind what was missing before it
                 if record.partition in reading and (through_batch or record.offset < self.ends[record.partition]):
                     batch = reading[record.partition].add(record.value, headers_of(record), offset=record.offset)
@@ -162,7 +164,8 @@ class StampsLog:
                             if whole.batch == through_batch:
                                 batches.stop()
                         batches.regulate(0)
-                        read_anew |= self._carry_out(effects, reading)
+                        moved |= self._carry_out(effects, reading)
+            self.read_anew |= moved
             for number in [number for number in reading if not through_batch and self._is_through(number)]:
                 self._transport.stop(Partition(self._topic, number))
                 del reading[number]
