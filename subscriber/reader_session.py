@@ -35,7 +35,7 @@ from totalorder.subscriber.position import Position
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.machine import Reading
 from totalorder.subscriber.ready import Ready
-from totalorder.subscriber.stamps_log import headers_of
+from totalorder.subscriber.stamps_log import StampsLog, headers_of
 from totalorder.subscriber.start import Start, Until, check_place, ms_of
 from totalorder.subscriber.transport import Partition, Record, Transport
 
@@ -98,6 +98,8 @@ class ReaderSession:
         log = beginning.log
         self._read_grants()
         marks, after = beginning.find(settings.start, self._answers)
+        if isinstance(settings.start, Position):
+            self._check_there(settings.start, log)
         self._ends = {Partition(self._names.stamps, number): end for number, end in log.ends.items()}
         self._ends |= self._transport.end_offsets([self._grants])
         self.handed_g = after
@@ -128,6 +130,15 @@ class ReaderSession:
             until.check_order(self._origin)
         if isinstance(start, Position) and isinstance(until, Position) and until < start:
             raise SettingsError(f"until = {until} lies before start = {start}", remedy="Change them round")
+
+    def _check_there(self, start: Position, log: StampsLog) -> None:
+        """SettingsError for what comes after all that is stamped: what lies between would be passed over."""
+        _, present = log.last_marks()
+        is_known = present > 0 or not any(log.ends.values())
+        if is_known and start.g > present:
+            raise SettingsError(
+                f"start = {start} comes after g {present}, which is the present", remedy='Begin there: start="now"'
+            )
 
     def _read_grants(self) -> None:
         """Reads answers to their present end, and goes on. It must stand still: compaction moves what lay before."""
@@ -233,8 +244,8 @@ class ReaderSession:
             return
         for name in sorted(self._settings.choice.topics - self.machine.seen)[:_MOST_NAMED]:
             _LOG.warning(
-                'no event of topic "%s" in domain %s between start and now (topics are named exactly; a pattern is '
-                "given as one)",
+                'no event of topic "%s" in domain %s between start and now (a name fits itself alone; for a pattern '
+                "there is pattern=, --pattern)",
                 name,
                 self._settings.domain,
             )

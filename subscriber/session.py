@@ -297,7 +297,7 @@ class Session:
         marks, after = beginning.find(place, self._history or [])
         if isinstance(place, Position) and after > grant.g:
             raise SettingsError(
-                f"start = {place} lies behind g {grant.g}, which is the present", remedy='Begin there: start="now"'
+                f"start = {place} comes after g {grant.g}, which is the present", remedy='Begin there: start="now"'
             )
         if after >= grant.g:  # there is no history; the job's clock may be behind the time that was given
             return None

@@ -440,3 +440,19 @@ def test_a_call_that_was_interrupted_is_not_gone_on_with() -> None:
         call()
     with pytest.raises(Error, match="interrupted by KeyboardInterrupt"):
         [reader.poll(60) for _ in range(40)]
+
+
+def test_a_position_after_the_present_is_refused() -> None:
+    """What lies between would be passed over without a word, and stored as done."""
+    world = World(stamps_partitions=2)
+    other = world.subscriber("ab", id="other")
+    for topic in "abab":
+        world.publish(topic)
+    last = take(other, 4)[-1].position
+    for start in (last, Position(last.domain, last.log, last.g + 1)):
+        settings: dict[str, Any] = {"domain": "d", "transport": world.transport(), "clock": lambda: world.now}
+        if start == last:
+            assert list(Reader(["a"], start=start, until="now", **settings)) == []
+        else:
+            with pytest.raises(SettingsError, match=f"comes after g {last.g}, which is the present"):
+                Reader(["a"], start=start, until="now", **settings)

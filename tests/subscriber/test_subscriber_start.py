@@ -197,7 +197,7 @@ def test_places_that_cannot_be_are_refused_and_nothing_is_asked() -> None:
             world.subscriber("ab", start=start)
     assert world.kafka.end(Partition("d.control", 0)) == before
     log = world.kafka.ids["d.stamps"]
-    with pytest.raises(SettingsError, match="lies behind g 32, which is the present"):
+    with pytest.raises(SettingsError, match="comes after g 32, which is the present"):
         world.subscriber("ab", start=Position("d", log, 99))
 
 

@@ -209,7 +209,10 @@ def _target(transport: "Transport", parked: "Parked", to: str | None) -> "Partit
         )
     count = transport.partitions(topic)
     if not count:
-        raise Error(f"{_event(parked)} stays parked: there is no topic {_shown(topic)}", remedy="Give --to, or drop it")
+        raise Error(
+            f"{_event(parked)} stays parked: there is no topic {_shown(topic)}",
+            remedy="Give --to a topic that is there, or drop it",
+        )
     return Partition(topic, about.partition % count)
 
 
