@@ -53,12 +53,14 @@ simulate: setup
 	@$(VENV)/python scripts/simulate.py --from=$(FROM) --seeds=$(SEEDS) --without=$(WITHOUT) \
 		$(if $(STEPS),--steps=$(STEPS)) $(if $(JOBS),--jobs=$(JOBS))
 
-# Every benchmark at a size at which its figures mean nothing: it runs, and gives its JSON.
+# Every benchmark at a size at which its figures mean nothing: it runs, and gives its JSON. Two at a time.
+SMOKED := kernel job shards peers subscriber
+SMOKED_WITH_FILES := bytes growth figures partitions order
 bench-smoke: setup
-	@for name in kernel job shards peers subscriber; do $(VENV)/totalorder bench $$name --smoke --json || exit 1; done
-	@for name in bytes growth figures partitions order; do \
-		$(VENV)/totalorder bench $$name --smoke --json --out .cache/bench-smoke || exit 1; \
-	done
+	@$(MAKE) --no-print-directory -j 2 $(addprefix smoke-,$(SMOKED) $(SMOKED_WITH_FILES))
+
+smoke-%:
+	@$(VENV)/totalorder bench $* --smoke --json $(if $(filter $*,$(SMOKED_WITH_FILES)),--out .cache/bench-smoke)
 
 lint: setup
 	@$(VENV)/ruff check .
