@@ -294,7 +294,7 @@ def test_a_job_that_works_in_this_process_moves_when_that_is_busy(
     used = {os.getpid(): lambda: ticks[0]}
     monkeypatch.setattr(processes, "cpu_ticks", lambda pid: used.get(pid, lambda: 0)())
     monkeypatch.setattr("totalorder.streaming.watchdog.time.monotonic", lambda: now[0])
-    wait_until(lambda: watch.sight() == watch.sight(), "all wait")
+    wait_until(lambda: all(processes._stat(one.pid)[0] == "S" for one in processes.below(family.pid)), "all wait")
     waits = watch.sight()
     now[0] += 1
     ticks[0] += os.sysconf("SC_CLK_TCK") // 10
