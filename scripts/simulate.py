@@ -50,11 +50,15 @@ def main(arguments: list[str] | None = None) -> int:
 @contextmanager
 def _outcomes(cases: list[Case], jobs: int) -> Iterator[Iterator[Outcome]]:
     """One job is this process itself."""
+    quiet = logging.ERROR  # that a subscriber is fenced or out of its lease is what worlds are for
     if jobs == 1:
-        yield map(run, cases)
+        logging.disable(quiet)
+        try:
+            yield map(run, cases)
+        finally:
+            logging.disable(logging.NOTSET)
         return
-    quiet = (logging.WARNING,)
-    with _PROCESSES.Pool(jobs, logging.disable, quiet, maxtasksperchild=_WORLDS_EACH) as pool:
+    with _PROCESSES.Pool(jobs, logging.disable, (quiet,), maxtasksperchild=_WORLDS_EACH) as pool:
         yield pool.imap_unordered(run, cases)
 
 
