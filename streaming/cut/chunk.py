@@ -128,6 +128,8 @@ def _columns(data: bytes, forms: list[tuple[str, int]], rows: int, at: int) -> t
         count = rows * len(forms)
         table = np.frombuffer(data, dtype=_WIDE, count=count, offset=at).astype(np.int64).reshape(len(forms), rows)
         return table, at + count * _FORMS[_WIDE]
+    if rows * sum(_FORMS[form] for form, _ in forms) > len(data) - at:  # before memory is taken for them
+        raise ValueError(f"{rows} rows do not fit into {len(data)} bytes")
     table = np.empty((len(forms), rows), dtype=np.int64)
     for place, (form, least) in enumerate(forms):
         table[place] = np.frombuffer(data, dtype=form, count=rows, offset=at)

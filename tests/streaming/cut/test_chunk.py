@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from totalorder.errors import StateError
 from totalorder.sequencer.stamps import Source
-from totalorder.streaming.cut.chunk import COLUMNS, Chunk, decode, encode
+from totalorder.streaming.cut.chunk import _HEAD, COLUMNS, Chunk, decode, encode
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
 
@@ -72,6 +72,15 @@ def test_damage_is_told_or_harmless(chunk: Chunk, data: st.DataObject) -> None:
         except StateError:
             continue
         assert_equal(found, decode(encode(found)))
+
+
+def test_no_memory_is_taken_for_rows_that_are_not_there() -> None:
+    columns: dict[str, Any] = {name: np.tile(getattr(small(), name), 200) for name in COLUMNS}
+    packed = bytearray(encode(replace(small(), control={}, **columns)))
+    magic, version, _, length = _HEAD.unpack_from(packed)
+    _HEAD.pack_into(packed, 0, magic, version, 2**29, length)
+    with pytest.raises(StateError, match="536870912 rows do not fit"):
+        decode(bytes(packed))
 
 
 def small() -> Chunk:
