@@ -67,6 +67,7 @@ from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
+from totalorder.subscriber.stamps_log import headers_of
 from totalorder.subscriber.start import Start, check_place
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Partition, Record, Transport
@@ -686,8 +687,7 @@ class Session:
         assembler = self._assemblers.get(record.partition)
         if assembler is None:
             return
-        headers = {name: value for name, value in record.headers if value is not None}
-        batch = assembler.add(record.value, headers, offset=record.offset)
+        batch = assembler.add(record.value, headers_of(record), offset=record.offset)
         if batch is not None:
             self.seeing.stamped(batch.incarnation)
             self._apply(self._machine.stamped(batch, offset=assembler.began_at, next_offset=record.offset + 1))

@@ -33,6 +33,14 @@ Domain = Annotated[
     str,
     typer.Option("--domain", "-d", envvar="TOTALORDER_DOMAIN", help="The universe of order, a prefix of its topics."),
 ]
+OnLost = Annotated[
+    str,
+    typer.Option(
+        "--on-lost",
+        metavar="fail|skip",
+        help='What Kafka has no longer: "fail", or "skip" it and print in its place what is lost.',
+    ),
+]
 Kafka = Annotated[
     list[str] | None,
     typer.Option(

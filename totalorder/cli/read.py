@@ -14,6 +14,7 @@ from totalorder.cli.options import (
     Domain,
     Json,
     Kafka,
+    OnLost,
     kafka_settings,
     place_of,
     said_if_long,
@@ -51,14 +52,7 @@ def run(
     ] = "now",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this many events.")] = None,
-    on_lost: Annotated[
-        str,
-        typer.Option(
-            "--on-lost",
-            metavar="fail|skip",
-            help='What Kafka has no longer: "fail", or "skip" it and print in its place what is lost.',
-        ),
-    ] = "fail",
+    on_lost: OnLost = "fail",
     client: Annotated[
         str,
         typer.Option(

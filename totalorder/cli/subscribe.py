@@ -20,6 +20,7 @@ from totalorder.cli.options import (
     Domain,
     Json,
     Kafka,
+    OnLost,
     kafka_settings,
     place_of,
     said_if_long,
@@ -56,14 +57,7 @@ def run(
             "2026-11-30T18:00Z. All but the first give up what is owed before.",
         ),
     ] = "saved",
-    on_lost: Annotated[
-        str,
-        typer.Option(
-            "--on-lost",
-            metavar="fail|skip",
-            help='What Kafka has no longer: "fail", or "skip" it and print in its place what is lost.',
-        ),
-    ] = "fail",
+    on_lost: OnLost = "fail",
     end: Annotated[
         bool,
         typer.Option(
