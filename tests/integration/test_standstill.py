@@ -3,6 +3,7 @@ ends in time with words, never in silence.
 """
 
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -95,7 +96,10 @@ def test_a_python_process_that_is_stopped_is_told_and_borne_and_then_named(
                 assert job.wait(BOUND_S)
         finally:
             job.stop()
-    assert f"{name} {stopped[0]} is stopped" in told.value.what
+    # Spark may have ended a worker that it did not need before the words were made.
+    named_in_it = {int(pid) for pid in re.findall(rf"{name} (\d+) is stopped", told.value.what)}
+    assert named_in_it
+    assert named_in_it <= set(stopped)
     stands, goes_on, *_ = words(logs)
     assert (stands["event"], goes_on["event"]) == (STANDS, GOES_ON)
     assert step in stands["where"]
