@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from totalorder.errors import Contradiction, EventsLost
+from totalorder.errors import BatchesMissing, Contradiction
 from totalorder.sequencer.stamps import StampedBatch
 
 REMEMBERED_BATCHES = 64
@@ -40,7 +40,7 @@ class Chain:
     def admit(self, batch: StampedBatch) -> bool:
         """Takes the next batch of the log in; False when it is to be ignored (a repetition, or a deposed job's).
 
-        Contradiction when it does not agree with the chain; EventsLost when batches are missing before it.
+        Contradiction when it does not agree with the chain; BatchesMissing when some are not there before it.
         """
         if batch.incarnation < self._incarnation or self._is_repeated(batch):
             self.repeated += 1
@@ -66,10 +66,11 @@ class Chain:
 
     def _check_follows(self, batch: StampedBatch, last: int, digest: str, g: int) -> None:
         if batch.batch > last + 1:
-            raise EventsLost(
+            raise BatchesMissing(
                 f"{self._name} goes from batch {last} to {batch.batch}: stamps were removed before they were read",
                 remedy="Raise the retention of the stamps topic. Without stamps there is no order: "
                 'start="now" (--start now) begins at the present and gives up all that is owed',
+                batch=batch.batch,
             )
         if (digest and batch.previous_digest != digest) or batch.g < g:
             raise Contradiction(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from totalorder.errors import BatchesMissing
 from totalorder.sequencer.control import Answer, Grant
 from totalorder.sequencer.position import Progress, StampsMark
 from totalorder.sequencer.stamps import Source
@@ -56,18 +57,27 @@ class Beginning:
     def _earliest(self, answers: Sequence[Answer]) -> tuple[Mapping[int, StampsMark], int]:
         """Where everything of the chosen topics is still there, behind what retention has removed of any of them.
 
-        That takes a walk through all stamps: one consistent cut over all topics.
+        That takes a walk through all stamps: one consistent cut over all topics. Where a log begins with what a replaced
+        process of the job has written late, batches are missing behind that: what counts begins there.
         """
+        behind, after = 0, max((loss.g for loss in losses_in(answers, self._choice)), default=0)
+        while True:
+            marks, first = self.log.first_marks(behind)
+            try:
+                return marks, max(first, self._gone_through(marks, first, after))
+            except BatchesMissing as missing:
+                behind = missing.batch - 1
+
+    def _gone_through(self, marks: Mapping[int, StampsMark], first: int, after: int) -> int:
+        """Behind which g of all from the marks on, and behind `after`, Kafka has everything of the chosen topics."""
         choice, begins = self._choice, dict[Source, int]()
-        marks, first = self.log.first_marks()
-        after = max((loss.g for loss in losses_in(answers, choice)), default=0)
         for whole in self.log.walk(marks, choice, partitions=self._partitions, after=first):
             rows = whole.rows
             self._learn_begins({whole.sources[at] for at in np.unique(rows.source).tolist()}, begins)
             begin = np.array([begins.get(source, 0) for source in whole.sources], dtype=np.int64)
             gone = rows.g[rows.offset < begin[rows.source]]
             after = max(after, int(gone[-1]) if len(gone) else 0)
-        return marks, max(first, after)
+        return after
 
     def _learn_begins(self, sources: Collection[Source], begins: dict[Source, int]) -> None:
         """The first offsets that Kafka has of event partitions; of those that are gone, behind all."""

@@ -100,13 +100,14 @@ class StampsLog:
                 )
         return {number: search.mark(behind) for number, search in searches.items()}
 
-    def first_marks(self) -> tuple[dict[int, StampsMark], int]:
-        """Where to read each partition from the first batch on that all of them have, and a g before that."""
+    def first_marks(self, behind: int) -> tuple[dict[int, StampsMark], int]:
+        """Where to read each partition from the first batch behind another one on that all have, and a g before that.
+        """
         if any(end and self.begins[number] == end for number, end in self.ends.items()):
             return self.last_marks()  # of that one all is gone
         searches = self.search(lambda _: False)
         firsts = [search.first for search in searches.values() if search.first is not None]
-        behind = max((first.batch + (first.part > 0) - 1 for first in firsts), default=0)
+        behind = max([behind, *(first.batch + (first.part > 0) - 1 for first in firsts)])
         return {number: search.mark(behind) for number, search in searches.items()}, 0
 
     def last_marks(self) -> tuple[dict[int, StampsMark], int]:

@@ -85,6 +85,14 @@ class EventsLost(Error):
         self.gone = dict(gone or {})
 
 
+class BatchesMissing(EventsLost):
+    """In a stamps partition, of all batches before `batch` some are not there, and it is."""
+
+    def __init__(self, what: str, *, remedy: str, batch: int) -> None:
+        super().__init__(what, remedy=remedy)
+        self.batch = batch
+
+
 class HandlerFailed(Error):
     """The handler that was given to `run` failed on an event, which is not acknowledged; the cause has the reason."""
 

@@ -312,6 +312,25 @@ def test_stamps_that_are_gone_are_never_passed_over() -> None:
         read(world, start=everything[16].position)
 
 
+@pytest.mark.parametrize("late", [(0,), (1,), (0, 1)])
+def test_earliest_begins_behind_a_late_repetition_that_retention_left_at_the_front(late: tuple[int, ...]) -> None:
+    world = backlog(4)
+    for number in range(2):
+        at = Partition("d.stamps", number)
+        if number in late:
+            first = world.kafka.logs[at][0]
+            world.kafka.append(at, value=first.value, headers=first.headers)
+        world.kafka.trim(at, 2)
+    for topic in "abcabc":
+        world.publish(topic)
+    world.tick(1)
+    world.publish("a")
+    world.tick(1)
+    assert [(event.topic, event.n) for event in read(world)] == [*zip("abcabc", (5, 5, 5, 6, 6, 6), strict=True), ("a", 7)]
+    subscriber = world.subscriber("ab", id="late", start="earliest")
+    assert [(event.topic, event.n) for event in take(subscriber, 5)] == [*zip("abab", (5, 5, 6, 6), strict=True), ("a", 7)]
+
+
 def test_a_domain_of_which_all_stamps_expired_goes_on_from_now() -> None:
     world = backlog()
     stored = read(world)[-1].position

@@ -111,12 +111,18 @@ class _ReaderCheck:
         return Position(self.world.domain.name, self.kafka.ids[self.world.names.stamps], g)
 
     def _first_batch(self, number: int) -> int:
-        """The first one that a stamps partition has from its first part on; behind all, if it has none."""
-        log = self.kafka.logs.get(Partition(self.world.names.stamps, number), [])
-        if not log:
-            return len(self.truth.batches) + 1
-        headers = dict(log[0].headers)
-        return int(headers["batch"] or 0) + (headers["part"] != b"0")
+        """The first one from which on a stamps partition has all, from its first part on; behind all, if it has none.
+
+        A log may begin with what was written late once more: what comes behind that need not be the next batch.
+        """
+        first, last = len(self.truth.batches) + 1, -1
+        for record in self.kafka.logs.get(Partition(self.world.names.stamps, number), []):
+            headers = dict(record.headers)
+            batch = int(headers["batch"] or 0)
+            if last < 0 or batch > last + 1:
+                first = batch + (headers["part"] != b"0")
+            last = max(last, batch)
+        return first
 
     # --- what is true -------------------------------------------------------------------------------------------------
 
