@@ -7,11 +7,13 @@ RUN apt-get update \
 
 WORKDIR /opt/totalorder
 COPY constraints.txt pyproject.toml README.md ./
-# The packages first: they change less often than the code, and make up most of the image.
+# The packages first: they change less often than the code, and make up most of the image. delta-spark by itself, with what it
+# needs beside pyspark, which is newer than it allows (docs/adr/0026).
 RUN pip install --no-cache-dir -c constraints.txt setuptools \
     && python -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; \
-print('\n'.join(p['dependencies'] + p['optional-dependencies']['spark']))" > requirements.txt \
-    && pip install --no-cache-dir --no-build-isolation -c constraints.txt -r requirements.txt
+print('\n'.join(w for w in p['dependencies'] + p['optional-dependencies']['spark'] if 'delta-spark' not in w))" > requirements.txt \
+    && pip install --no-cache-dir --no-build-isolation -c constraints.txt -r requirements.txt \
+    && pip install --no-cache-dir --no-deps -c constraints.txt delta-spark importlib_metadata zipp
 
 # All folders that pyproject.toml lists.
 COPY totalorder ./totalorder

@@ -68,7 +68,9 @@ def install_packages() -> None:
     say("installing Python packages (the first time: some 500 MB)")
     # The build tools first, and no isolated builds: those would take whatever versions are newest today.
     pip("setuptools")
-    pip("--no-build-isolation", "-e", f"{ROOT}[dev]")
+    # No dependencies: all are pinned, and one of them is newer than another one's bound (docs/adr/0026).
+    pip("--no-build-isolation", "--no-deps", "-r", str(CONSTRAINTS))
+    pip("--no-build-isolation", "--no-deps", "-e", str(ROOT))
     say("compiling what stamps and what reads")
     for module in ("sequencer import kernel", "streaming.cut import messages as kernel"):
         subprocess.run([str(VENV_PYTHON), "-c", f"from totalorder.{module}; kernel.warm()"], check=True)

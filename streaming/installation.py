@@ -23,6 +23,8 @@ from totalorder.errors import EnvironmentProblem
 from totalorder.java import OPTIONS
 
 SPARK_VERSION = "4.2"
+_LEAKS = f"{SPARK_VERSION}.0"
+"""It leaves a socket of Java's open for each task with state (docs/adr/0026): the job would end within hours."""
 """The Spark that this package is made for; the exact version is pinned where it is installed."""
 LEFT_OUT = (
     *("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME", "SPARK_PUBLIC_DNS", "SPARK_REMOTE"),
@@ -32,22 +34,25 @@ LEFT_OUT = (
     *OPTIONS,
 )
 """What the start of a local session leaves out of the environment, of this process and so of its Java."""
+_INSTALL = "pip install --no-deps pyspark==4.2.1 (delta-spark asks for 4.2.0 at most, and does with 4.2.1)"
 _PROBE_S = 60.0
 _PROBE = "import sys; print(*sys.version_info[:2], sep='.')"
 
 
 def check_pyspark() -> None:
-    """EnvironmentProblem where the pyspark that Python finds is not of Spark 4.2; imports nothing."""
+    """EnvironmentProblem where the pyspark that Python finds is not of Spark 4.2, from 4.2.1 on; imports nothing."""
     spec = find_spec("pyspark")
     version = _version(spec) if spec is not None else None
-    if spec is None or version is None or version.startswith(f"{SPARK_VERSION}."):
+    leaks = version is not None and version.startswith(_LEAKS)
+    if spec is None or version is None or (version.startswith(f"{SPARK_VERSION}.") and not leaks):
         return
     home = str(Path(spec.origin or "").parent)
     leads = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and home.startswith(path)]
-    remedy = f"PYTHONPATH leads there: take {leads[0]} out of it" if leads else "Install pyspark 4.2.0"
+    remedy = f"PYTHONPATH leads there: take {leads[0]} out of it" if leads else _INSTALL
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        remedy = "Use the spark-submit of Spark 4.2.0"
-    raise EnvironmentProblem(f"the pyspark in {home} is {version}, and totalorder needs {SPARK_VERSION}", remedy=remedy)
+        remedy = "Use the spark-submit of Spark 4.2.1"
+    needed = f"{SPARK_VERSION}.1, since {_LEAKS} leaves a file open for each batch" if leaks else SPARK_VERSION
+    raise EnvironmentProblem(f"the pyspark in {home} is {version}, and totalorder needs {needed}", remedy=remedy)
 
 
 def _version(spec: ModuleSpec) -> str | None:
@@ -109,7 +114,7 @@ def own_spark() -> Path:
     for home in (module, *list(module.parents)[1:4]):
         if (home / "bin" / "spark-submit").is_file() and (home / "jars").is_dir():
             return home
-    raise EnvironmentProblem(f"the pyspark in {module} comes without Spark", remedy="pip install pyspark==4.2.0")
+    raise EnvironmentProblem(f"the pyspark in {module} comes without Spark", remedy=_INSTALL)
 
 
 def _fault_of_home(value: str) -> str | None:

@@ -57,8 +57,8 @@ class Beginning:
     def _earliest(self, answers: Sequence[Answer]) -> tuple[Mapping[int, StampsMark], int]:
         """Where everything of the chosen topics is still there, behind what retention has removed of any of them.
 
-        That takes a walk through all stamps: one consistent cut over all topics. Where a log begins with what a replaced
-        process of the job has written late, batches are missing behind that: what counts begins there.
+        That takes a walk through all stamps: one consistent cut over all topics. Where a log begins with what a
+        replaced process of the job has written late, batches are missing behind that: what counts begins there.
         """
         behind, after = 0, max((loss.g for loss in losses_in(answers, self._choice)), default=0)
         while True:

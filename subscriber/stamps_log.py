@@ -101,8 +101,7 @@ class StampsLog:
         return {number: search.mark(behind) for number, search in searches.items()}
 
     def first_marks(self, behind: int) -> tuple[dict[int, StampsMark], int]:
-        """Where to read each partition from the first batch behind another one on that all have, and a g before that.
-        """
+        """Where to read each partition from the first batch on that all have, of those behind one, and a g before."""
         if any(end and self.begins[number] == end for number, end in self.ends.items()):
             return self.last_marks()  # of that one all is gone
         searches = self.search(lambda _: False)

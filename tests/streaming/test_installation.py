@@ -132,15 +132,20 @@ def command(name: str, new: Path, *flags: str, **environment: str) -> subprocess
     )
 
 
+@pytest.mark.parametrize(
+    ("version", "told"), [("3.5.1", "is 3.5.1"), ("4.2.0", "is 4.2.0, and totalorder needs 4.2.1")]
+)
 @pytest.mark.parametrize("name", COMMANDS)
-def test_another_pyspark_on_the_path_is_named_before_anything_is_made(name: str, tmp_path: Path) -> None:
+def test_another_pyspark_on_the_path_is_named_before_anything_is_made(
+    name: str, version: str, told: str, tmp_path: Path
+) -> None:
     other = tmp_path / "spark" / "python" / "pyspark"
     other.mkdir(parents=True)
     (other / "__init__.py").write_text("raise ImportError('of another version')")
-    (other / "version.py").write_text('__version__: str = "3.5.1"\n')
+    (other / "version.py").write_text(f'__version__: str = "{version}"\n')
     found = command(name, tmp_path / "new", PYTHONPATH=str(other.parent))
     assert found.returncode == 1
-    assert f"the pyspark in {other} is 3.5.1" in found.stderr
+    assert f"the pyspark in {other} {told}" in found.stderr
     assert f"PYTHONPATH leads there: take {other.parent} out of it" in found.stderr
     assert "Traceback" not in found.stderr
     assert not (tmp_path / "new").exists()

@@ -326,9 +326,10 @@ def test_earliest_begins_behind_a_late_repetition_that_retention_left_at_the_fro
     world.tick(1)
     world.publish("a")
     world.tick(1)
-    assert [(event.topic, event.n) for event in read(world)] == [*zip("abcabc", (5, 5, 5, 6, 6, 6), strict=True), ("a", 7)]
+    expected = [*((topic, n) for n in (5, 6) for topic in "abc"), ("a", 7)]
+    assert [(event.topic, event.n) for event in read(world)] == expected
     subscriber = world.subscriber("ab", id="late", start="earliest")
-    assert [(event.topic, event.n) for event in take(subscriber, 5)] == [*zip("abab", (5, 5, 6, 6), strict=True), ("a", 7)]
+    assert [(event.topic, event.n) for event in take(subscriber, 5)] == [each for each in expected if each[0] != "c"]
 
 
 def test_a_domain_of_which_all_stamps_expired_goes_on_from_now() -> None:
