@@ -150,7 +150,7 @@ class Reader(Generic[Handed]):
         machine = self._session.machine
         if self._session.ready or machine.done:
             return []
-        unread = set() if self._transport.silent_s else machine.unread
+        unread = frozenset[str]() if self._transport.silent_s else machine.unread
         return [*machine.waits(), *self._unread.waits(self._clock(), unread, machine.partitions)]
 
     def __iter__(self) -> Self:
