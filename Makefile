@@ -20,10 +20,10 @@ SECONDS ?= 600
 ONLY ?=
 ENGINE ?= seed
 
-.PHONY: help setup demo test simulate torture mutants vectors bench-smoke lint format typecheck fuzz audit-deps lock-jars clean
+.PHONY: help setup demo test simulate torture mutants vectors api bench-smoke lint format typecheck fuzz audit-deps lock-jars clean
 
 help:
-	@echo "make setup | demo | test | simulate | torture | mutants | vectors | bench-smoke | lint | format | typecheck | fuzz | audit-deps | clean    (see CONTRIBUTING.md)"
+	@echo "make setup | demo | test | simulate | torture | mutants | vectors | api | bench-smoke | lint | format | typecheck | fuzz | audit-deps | clean    (see CONTRIBUTING.md)"
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -47,6 +47,10 @@ mutants: setup
 # The examples in tests/vectors, after a change of a format; ARGS="--keep NAME" keeps them for later releases too.
 vectors: setup
 	@$(VENV)/python tests/support/format_vectors.py $(ARGS)
+
+# docs/api.md, after a change of what is public or of its docstrings.
+api: setup
+	@$(VENV)/python scripts/api.py
 
 # Worlds with faults, on all cores; stops with the command that repeats the smallest form of what failed.
 simulate: setup

@@ -107,7 +107,8 @@ class SavedPosition:
     """A position with the process that saved it.
 
     `generation` is the process's own. `delivered_through`: nothing after this g has been handed to the application, by
-    this process or a former one, nor will be before the process has saved a larger one.
+    this process or a former one, nor will be before the process has saved a larger one. `stored`: the application keeps
+    its position in a database of its own, which this one follows.
     """
 
     id: str
@@ -115,6 +116,7 @@ class SavedPosition:
     nonce: str
     delivered_through: int
     position: Progress
+    stored: bool = False
 
     @property
     def age(self) -> tuple[int, int, int]:
@@ -150,7 +152,7 @@ def encode_saved(saved: SavedPosition) -> bytes:
         "stamps_partitions": position.stamps_partitions,
         "min_subscriptions": position.min_subscriptions,
         "topic_by": position.topic_by,
-    }
+    } | ({"stored": True} if saved.stored else {})
     return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -201,10 +203,13 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         min_subscriptions=number(record["min_subscriptions"]),
         topic_by=text(record["topic_by"]),
     )
+    if record.get("stored", True) is not True:
+        raise ValueError("stored is not true")
     return SavedPosition(
         id=text(record["id"]),
         generation=number(record["generation"]),
         nonce=text(record["nonce"]),
         delivered_through=number(record["delivered_through"]),
         position=position,
+        stored="stored" in record,
     )

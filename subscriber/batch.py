@@ -38,7 +38,7 @@ class EventBatch(Generic[Handed]):
         origin: Position | None = None,
         deserializer: Callable[[Event], object] | None = None,
     ) -> None:
-        self.lost, self._origin = lost, origin
+        self.lost, self.origin = lost, origin
         self._parts, self._deserializer = parts, deserializer
 
     def __len__(self) -> int:
@@ -50,7 +50,7 @@ class EventBatch(Generic[Handed]):
     def __iter__(self) -> Iterator[Handed]:
         yield from cast("Iterable[Handed]", self.lost)
         for part in self._parts:
-            yield from cast("Iterable[Handed]", self._typed(events_of(part, self._origin)))
+            yield from cast("Iterable[Handed]", self._typed(events_of(part, self.origin)))
 
     def _typed(self, events: Iterator[Event]) -> Iterator[Event]:
         if self._deserializer is None:
@@ -77,11 +77,11 @@ class EventBatch(Generic[Handed]):
         return self._with(lost, head), self._with(rest, tail)
 
     def _with(self, lost: tuple[Lost, ...], parts: Sequence[Deliveries]) -> "EventBatch[Handed]":
-        return EventBatch(lost, parts, self._origin, self._deserializer)
+        return EventBatch(lost, parts, self.origin, self._deserializer)
 
     def with_deserializer(self, deserializer: Callable[[Event], object]) -> "EventBatch[Handed]":
         """The same, whose events have payloads."""
-        return EventBatch(self.lost, self._parts, self._origin, deserializer)
+        return EventBatch(self.lost, self._parts, self.origin, deserializer)
 
     @property
     def sequence(self) -> int:
@@ -97,7 +97,7 @@ class EventBatch(Generic[Handed]):
         """
         if not self:
             raise Error("an empty batch has no position", remedy="Keep the one that you have")
-        return position_of(self._origin, int(self.g[-1]) if self._parts else self.lost[-1].g)
+        return position_of(self.origin, int(self.g[-1]) if self._parts else self.lost[-1].g)
 
     @cached_property
     def _rows(self) -> Rows:

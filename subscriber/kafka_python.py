@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from kafka import TopicPartition
-from kafka.admin import OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import (
     InvalidTopicError,
     KafkaError,
@@ -40,6 +40,7 @@ from totalorder.subscriber.transport import Partition, Record
 _BLOCK_S = 0.2
 """kafka-python's producer waits so long for a topic that it does not know yet; then it is called again."""
 _LIVELY_SLICE_S = 0.02
+_POLICY = "cleanup.policy"
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 """Of a topic that is not there, or has a name that none can have: a pub/sub topic's name may be of such a kind."""
 
@@ -111,6 +112,12 @@ class KafkaPythonTransport(KafkaTransport):
             for topic in found
             if topic["error_code"] == 0
         }
+
+    def _policy(self, topic: str) -> str | None:
+        """See KafkaTransport. kafka-python 3.0.12 has no error for what may not be seen: it leaves it out."""
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, [_POLICY])
+        found = self._admin.describe_configs([resource], config_filter="all")["topic"][topic]
+        return str(found[_POLICY]["value"]) if _POLICY in found else None
 
     def _ends(self, partitions: Collection[Place], *, begin: bool) -> dict[Place, int]:
         """See KafkaTransport. A consumer's question would wait behind its fetch, which the broker holds for long."""

@@ -100,6 +100,10 @@ class KafkaTransport(ABC):
         """Those of the topics that exist."""
 
     @abstractmethod
+    def _policy(self, topic: str) -> str | None:
+        """The setting cleanup.policy of a topic; None where ACLs hide it."""
+
+    @abstractmethod
     def _ends(self, partitions: Collection[Place], *, begin: bool) -> dict[Place, int]:
         """The ends of what is committed, or the begins, in one question of its own, which waits behind no fetch."""
 
@@ -141,6 +145,11 @@ class KafkaTransport(ABC):
         """See Transport."""
         described = self._bearing(lambda: self._described([topic]))
         return described[topic].topic_id if topic in described else ""
+
+    def cleanup(self, topic: str) -> frozenset[str] | None:
+        """See Transport."""
+        policy = self._bearing(lambda: self._policy(topic))
+        return None if policy is None else frozenset(policy.split(","))
 
     def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """See Transport."""

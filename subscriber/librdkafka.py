@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from kafka.errors import (
     FencedLeaderEpochError,
     InvalidTopicError,
@@ -21,6 +21,7 @@ from kafka.errors import (
     LeaderNotAvailableError,
     NotLeaderForPartitionError,
     OffsetOutOfRangeError,
+    TopicAuthorizationFailedError,
     UnknownLeaderEpochError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
@@ -150,6 +151,14 @@ class LibrdkafkaTransport(KafkaTransport):
             TopicCollection(sorted(topics)), request_timeout=ANSWER_S
         )
         return asked
+
+    def _policy(self, topic: str) -> str | None:
+        """See KafkaTransport."""
+        asked: Any = [ConfigResource(ConfigResource.Type.TOPIC, topic)]
+        (answer,) = self._admin.describe_configs(asked, request_timeout=ANSWER_S).values()
+        with suppress(TopicAuthorizationFailedError):
+            return str(_result(answer)["cleanup.policy"].value)
+        return None
 
     def _ends(self, partitions: Collection[Place], *, begin: bool) -> dict[Place, int]:
         """See KafkaTransport."""

@@ -14,6 +14,7 @@ from totalorder.sequencer.budget import parse_json
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.values import number, text
 from totalorder.subscriber.event import Event, Lost, place, told
+from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 VERSION = 1
@@ -134,7 +135,25 @@ class Parking:
             raise SettingsError(
                 f"there is no Kafka topic {topic!r} to park on", remedy=f"totalorder parked create {topic}"
             )
+        self._check_lasts(topic)
         self._at = Partition(topic, stamps_partition(self._id, count))
+
+    def _check_lasts(self, topic: str) -> None:
+        """SettingsError for a topic that is not compacted alone. Where that may not be seen, a word says so.
+
+        One that is has no events: no sequencer reads it.
+        """
+        cleanup = self._transport.cleanup(topic)
+        if cleanup is None:
+            LOG.warning(
+                "ACLs hide the settings of Kafka topic %r: if it is not compacted, what is parked there expires", topic
+            )
+        elif cleanup != {"compact"}:
+            raise SettingsError(
+                f"park is {topic!r}, which is not compacted (cleanup.policy={','.join(sorted(cleanup))}): it has "
+                "events of its own, or what is parked there expires unseen",
+                remedy="Give one that is made for it: totalorder parked create NAME. Never compact a topic of events",
+            )
 
     def park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
         """Returns the place when it is durable there."""

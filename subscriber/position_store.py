@@ -61,13 +61,24 @@ _REPAIR = """
 UPDATE totalorder_positions SET place = :place WHERE domain = :domain AND subscriber = :id AND place = :before
 """
 
+_TABLE, _ABSENT = "totalorder_positions", ("no such table", "does not exist", "doesn't exist")
+"""What databases say of a table that is not there."""
+_LOCKED = (
+    "Roll back, and acknowledge again when it can. One that is locked has another transaction open: keep them short, "
+    "and none open while events are waited for"
+)
+_OTHER = (
+    "Roll back. The store makes its table when a Subscriber begins: so the connection is to another database (or file, "
+    "or schema) than the store's, or somebody removed the table. Open both by one URL, or one absolute path"
+)
+
 
 class PositionStore(ABC):
     """A table of positions in a database of the application's.
 
     With `adopt` an id that has no row yet, and had no store so far, goes on behind what Kafka has saved of it.
 
-    Errors of all methods: StoreUnavailable, with what the database said.
+    Errors of all methods: StoreUnavailable, with what the database said and what to do.
     """
 
     adopt: bool
@@ -101,11 +112,9 @@ class PositionStore(ABC):
         try:
             yield
         except self._failures as error:
-            raise StoreUnavailable(
-                f"{self} cannot {doing}: {error}",
-                remedy="Roll back, and acknowledge again when it can. One that is locked has another transaction open: "
-                "keep them short, and none open while events are waited for",
-            ) from error
+            said = str(getattr(error, "orig", error))  # SQLAlchemy adds the statement, which names the table too
+            is_other = _TABLE in said and any(absent in said for absent in _ABSENT)
+            raise StoreUnavailable(f"{self} cannot {doing}: {error}", remedy=_OTHER if is_other else _LOCKED) from error
 
     def claim(self, holder: Holder, order: Position) -> Row | None:
         """Makes a process the one that may move the position on, unless one of a later generation is there, or the

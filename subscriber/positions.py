@@ -13,9 +13,17 @@ class Positions:
     handed out, and it never falls below what former processes promised.
     """
 
-    def __init__(self, transport: Transport, partition: Partition, *, id: str, nonce: str) -> None:  # noqa: A002
+    def __init__(
+        self,
+        transport: Transport,
+        partition: Partition,
+        *,
+        id: str,  # noqa: A002
+        nonce: str,
+        stored: bool,
+    ) -> None:
         self.partition = partition
-        self._transport, self._id, self._nonce = transport, id, nonce
+        self._transport, self._id, self._nonce, self._stored = transport, id, nonce, stored
         self.saved: Progress | None = None
         """What this process saved last."""
         self.promised = 0
@@ -49,7 +57,12 @@ class Positions:
     def save(self, position: Progress, *, generation: int, through: int, timeout_s: float | None) -> None:
         """Writes a position, and the promise that nothing behind g `through` has been handed out or will be yet."""
         saved = SavedPosition(
-            id=self._id, generation=generation, nonce=self._nonce, delivered_through=through, position=position
+            id=self._id,
+            generation=generation,
+            nonce=self._nonce,
+            delivered_through=through,
+            position=position,
+            stored=self._stored,
         )
         self._transport.send(self.partition, saved.key, encode_saved(saved), timeout_s=timeout_s)
         self.saved, self.promised = position, through

@@ -15,14 +15,21 @@ from totalorder.subscriber.event import Handed
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reader_session import ReaderSession, ReaderSettings
 from totalorder.subscriber.reading.choice import Choice
+from totalorder.subscriber.seeing import Seeing
 from totalorder.subscriber.start import Start, Until, check_start, check_until
 from totalorder.subscriber.transport import Transport
+from totalorder.subscriber.unseen import Unread
+from totalorder.subscriber.watch import Wait, Watch
 
 _ITERATE_S = 0.5
 
 
 class Reader(Generic[Handed]):
     """Reads the events of some topics in the one order of `domain`, with the same g and n as every subscriber has them.
+
+        with Reader(["orders", "payments"], domain="shop", start=stored_position, until="now") as reader:
+            for event in reader:
+                print(event.position, event.topic, event.value)
 
     It is no subscriber: it has no id, holds nothing up and writes nothing; any number of them may read, also while the
     job is down (then what is stamped by now). For a new service that wants history, a replay, a look at what happened.
@@ -39,6 +46,8 @@ class Reader(Generic[Handed]):
 
     What Kafka has no longer stops it with EventsLost; with `on_lost="skip"` a `Lost` comes in its place (to a checker
     of types that is a `Reader[Event | Lost]`). Stamps that are gone stop it always: without them there is no order.
+    What is waited for, Python's log says, "totalorder.subscriber": events that are published and that no sequencer
+    stamps, for `stalled_after_s` seconds, are a warning. A quiet topic is none: nothing of it is owed.
     `entries` of its events are empty, `tag` is None. At most about `max_buffered` events wait per Kafka partition.
     `client`, `kafka` and `outage_timeout_s` are as for a Subscriber. For use by one thread, but for `stop`.
     `transport`, `clock` and `wall_clock` are for tests.
@@ -60,6 +69,7 @@ class Reader(Generic[Handed]):
         on_lost: Literal["fail", "skip"] = "fail",
         outage_timeout_s: float = 60.0,
         max_buffered: int = 1_000,
+        stalled_after_s: float = 10.0,
         client: Client = "kafka-python",
         kafka: Mapping[str, str] | None = None,
         transport: Transport | None = None,
@@ -70,6 +80,7 @@ class Reader(Generic[Handed]):
         check_choice("client", client, *CLIENTS)
         check_seconds("outage_timeout_s", outage_timeout_s)
         check_count("max_buffered", max_buffered)
+        check_seconds("stalled_after_s", stalled_after_s)
         check_start(start, "earliest", "now")
         check_until(until)
         settings = ReaderSettings(
@@ -88,6 +99,9 @@ class Reader(Generic[Handed]):
         self._clock = clock
         self._failure: Error | None = None
         self._stopped = self._closed = False
+        self._transport, self._unread = transport, Unread(transport)
+        watch = Watch(id=None, domain=domain, stalled_after_s=stalled_after_s)
+        self._seeing = Seeing(watch, clock, lambda: transport.silent_s)
         self._session = ReaderSession(transport, settings, wall_clock=wall_clock)
         try:
             self._session.start()
@@ -119,12 +133,25 @@ class Reader(Generic[Handed]):
             remaining = deadline - self._clock()
             try:
                 self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
+                self._look()
             except BaseException as error:
                 self._failure = error if isinstance(error, Error) else _interrupted(error)
                 raise
             if self._stopped or self._clock() >= deadline:
                 break
         return bool(self._session.ready)
+
+    def _look(self) -> None:
+        self._seeing.look(self._waits)
+        self._seeing.news.clear()  # the log has it
+
+    def _waits(self) -> list[Wait]:
+        """What is read for and does not come; of topics that are not read yet, what was published meanwhile."""
+        machine = self._session.machine
+        if self._session.ready or machine.done:
+            return []
+        unread = frozenset[str]() if self._transport.silent_s else machine.unread
+        return [*machine.waits(), *self._unread.waits(self._clock(), unread, machine.partitions)]
 
     def __iter__(self) -> Self:
         return self

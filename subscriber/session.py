@@ -69,7 +69,7 @@ from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
 from totalorder.subscriber.stamps_log import headers_of
 from totalorder.subscriber.start import Start, check_place
-from totalorder.subscriber.stored import Stored
+from totalorder.subscriber.stored import Stored, without_store
 from totalorder.subscriber.transport import Partition, Record, Transport
 from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
@@ -227,6 +227,7 @@ class Session:
             self._partition_of_id(self._names.positions),
             id=self._settings.id,
             nonce=self._nonce,
+            stored=self.stored is not None,
         )
         if self._settings.receipts:
             self._journal.open(self._partition_of_id(self._names.receipts, _RECEIPTS_REMEDY))
@@ -251,6 +252,8 @@ class Session:
             self._transport.stop(self._positions.partition)
             if saved is not None and saved.generation > generation:
                 raise self._requests.fenced(saved.generation)
+        if self.stored is None and saved is not None and saved.stored and not self._settings.begin_anew:
+            raise without_store(self._settings.id)
         begun = self._begin_at(self._settings.place) if self._settings.place is not None else None
         history, self._history = self._history or [], None
         granted = self._never_saved(history)

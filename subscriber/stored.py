@@ -59,6 +59,16 @@ def place_to_go_on(
 _ANEW = 'start="now" (--start now) gives up all that is owed, and begins at the present'
 
 
+def without_store(id: str) -> SettingsError:  # noqa: A002
+    """Kafka's position is known to follow a store: what that has and Kafka has not yet would have its effect twice."""
+    return SettingsError(
+        f"subscriber {id!r} keeps its position in a store (positions=), and none was given: what was committed there "
+        "and is not told to Kafka yet would come again",
+        remedy="Give the store; or another id, to look on. To do without it from now on: start=Position.parse(place), "
+        f"of the id's row in totalorder_positions. {_ANEW}",
+    )
+
+
 class Stored:
     """The store of one process. `begin` comes first, at each grant."""
 

@@ -36,13 +36,14 @@ _ITERATE_S = 0.5
 class Metrics:
     """Counts of one Subscriber since it started, and what it holds at the moment.
 
-    `buffered_events` wait for their turn, `waiting_stamps` for their events, `ready` events for the application, and
-    `unacknowledged` ones were handed to it. Dropped, since they came once more: `repeated_batches` of stamps, and
-    `repeated_records` of event partitions; and `already_done` events, of which a store of positions says that they are.
-    `hold` is what has been waited for the longest, and for how long, looked at
-    about once in a second while events are polled for; None where nothing is. `stalled`: that was told as a stall.
-    At least `lag_events` are behind; of the oldest that is here and was not handed out, `lag_s` is the age by its
-    record's time. No broker has answered for `silent_s` seconds.
+    `delivered` events were handed out; `g` is the last position of the order that was passed; `generation` rises by one
+    with each process of the id, and each change of its topics. `buffered_events` wait for their turn, `waiting_stamps`
+    for their events, `ready` events for the application, and `unacknowledged` ones were handed to it. Dropped, since
+    they came once more: `repeated_batches` of stamps, and `repeated_records` of event partitions; and `already_done`
+    events, of which a store of positions says that they are. `hold` is what has been waited for the longest, and for
+    how long, looked at about once in a second while events are polled for; None where nothing is. `stalled`: that was
+    told as a stall. At least `lag_events` are behind; of the oldest that is here and was not handed out, `lag_s` is the
+    age by its record's time. No broker has answered for `silent_s` seconds.
     """
 
     delivered: int
@@ -119,6 +120,11 @@ class _Guard:
 class Subscriber(Generic[Handed]):
     """Delivers the events of `topics` in the one order of `domain`, at least once, and once if acknowledged.
 
+        with Subscriber(["orders", "payments"], id="billing", domain="shop") as subscriber:
+            for event in subscriber:
+                handle(event)
+                subscriber.ack(event)
+
     `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
     process that starts goes on after the last acknowledged event, and what a former one may have delivered without
     acknowledging it comes again, tagged "redelivered". `start` says otherwise, and gives up what was owed before: "now"
@@ -146,7 +152,8 @@ class Subscriber(Generic[Handed]):
     position within the application's transaction: position and effects are committed together, so that each event has
     its effect once, whatever is killed when. A process goes on from there; Kafka's saved position follows each two
     seconds, or `save_interval_s`. A store that is older than what Kafka has saved, as a database that was restored, is
-    refused with StateError, and so is one of another domain, or of one that was begun anew.
+    refused with StateError, and so is one of another domain, or of one that was begun anew. An id whose position is in
+    a store is not opened without one: SettingsError, unless `start` says where to begin.
 
     That log also says what was granted, what is waited for after some seconds, outages, losses that are skipped, and
     why a Subscriber stopped. `on_granted`, `on_change` (of the set of topics, before the first event behind it) and
@@ -242,7 +249,7 @@ class Subscriber(Generic[Handed]):
             Stalled: on_stalled,
         }
         self._stopped = self._closed = False
-        self._domain, self._transport = domain, transport
+        self._id, self._domain, self._transport = id, domain, transport
         self._parking = Parking(transport, domain=domain, id=id, wall_clock=wall_clock)
         self._looked_at: set[str] = set()
         try:
@@ -332,6 +339,9 @@ class Subscriber(Generic[Handed]):
         effects: then each event has its effect once. Raises, and then the transaction must be rolled back: Fenced,
         StateError (the row is gone), after which the Subscriber is of no more use; StoreUnavailable; AlreadyDone, an
         older event again; NotCommitted, where what was acknowledged before was rolled back.
+
+        Error for what another Subscriber gave, as far as its number and domain tell, and for anything else: nothing is
+        acknowledged, and this one is of use still.
         """
         self._check()
         if not isinstance(event, Event | Lost | EventBatch):
@@ -341,8 +351,12 @@ class Subscriber(Generic[Handed]):
             )
         if isinstance(event, EventBatch) and not event:
             return
-        if event.sequence > self._session.handed:
-            raise ValueError(f"{event} was not delivered by this subscriber")
+        if event.sequence > self._session.handed or event.origin != self._session.ready.origin:
+            what = event if isinstance(event, EventBatch) else place(event)
+            raise Error(
+                f"ack() was given {what}, which subscriber {self._id!r} has not handed out",
+                remedy="Acknowledge with the Subscriber that gave it, in the process that it gave it to",
+            )
         if (stored := self._session.stored) is None:
             if within is not None:
                 raise SettingsError(
@@ -377,7 +391,8 @@ class Subscriber(Generic[Handed]):
         `retry` says; nothing else is delivered meanwhile, and the lease is renewed. Attempts are counted within the
         process. When they are used up, or without `retry`, that raises HandlerFailed; or, where `park` names a Kafka
         topic, the event is written there, with its place, the error and all that it has, and then acknowledged:
-        `totalorder parked` shows what lies there, and brings it back.
+        `totalorder parked` makes such a topic, shows what lies there, and brings it back. It must be compacted, and
+        nothing else: SettingsError for another, where what is parked would expire, or which has events of its own.
 
         Whatever ends `run` with an event that is not acknowledged (an error, or `stop` between two attempts) ends the
         use of this Subscriber, but for `close`: the next one of the id begins with that event. With `positions` each

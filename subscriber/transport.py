@@ -63,6 +63,10 @@ class Transport(Protocol):
         """Kafka's id of a topic: one that is created again under the name has another. Empty without the topic."""
         ...
 
+    def cleanup(self, topic: str) -> frozenset[str] | None:
+        """How Kafka cleans a topic that is there, "delete" or "compact" or both; None where this client may not see."""
+        ...
+
     def beginning_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         """The offset of the first record that is still there, for each partition."""
         ...

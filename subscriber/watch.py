@@ -1,4 +1,5 @@
-"""What is told of a Subscriber's life: to Python's log, to callbacks, in metrics. No clock and no I/O; times are given.
+"""What is told of a Subscriber's life, and of a Reader's waits: to Python's log, to callbacks, in metrics. No clock and
+no I/O; times are given.
 
 The domain's log has no sign of life of a sequencer to which nothing comes: it writes stamps when events come, and
 answers when somebody asks. So what it owes is watched: stamps of events that are here, an answer to the renewal of the
@@ -83,9 +84,9 @@ class _Told:
 
 
 class Watch:
-    """Decides what is told. Every input returns the words that are due."""
+    """Decides what is told. Every input returns the words that are due. Without an id it is of a Reader."""
 
-    def __init__(self, *, id: str, domain: str, stalled_after_s: float) -> None:  # noqa: A002
+    def __init__(self, *, id: str | None, domain: str, stalled_after_s: float) -> None:  # noqa: A002
         self._id, self._domain, self._stalled_after_s = id, domain, stalled_after_s
         self._seen_s = 0.0
         """Time for which somebody has looked."""
@@ -218,7 +219,7 @@ class Watch:
 
     @property
     def _who(self) -> str:
-        return f"subscriber {self._id!r} of domain {self._domain!r}"
+        return f"{'a reader' if self._id is None else f'subscriber {self._id!r}'} of domain {self._domain!r}"
 
 
 def _named(topics: tuple[str, ...]) -> str:

@@ -100,4 +100,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return ["__version__", *sorted(_HOMES)]

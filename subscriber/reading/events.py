@@ -1,6 +1,6 @@
 """The event partitions of a Reader: what of them has come, and which offsets of them are stamped and chosen."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -156,6 +156,12 @@ class Sources:
             raise self._contradicts(
                 f"{place(state.source, offset)} has a value with crc32 {crc:08x}; its stamp says {stamped:08x}"
             )
+
+    def unstamped(self) -> Iterator[tuple[Source, int]]:
+        """Of each partition the first event that has come, where no stamp of any that waits is known."""
+        for state in self._states:
+            if state.handles and state.owed.next is None:
+                yield state.source, int(state.held[0, 0])
 
     def received_to(self, source: Source) -> int:
         """Behind the last offset of which it is known whether it came."""

@@ -7,12 +7,14 @@ import numpy as np
 
 from totalorder.errors import Contradiction, EventsLost
 from totalorder.sequencer.control import Answer, Grant, Retired, Skipped
+from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import StampsMark
 from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect
 from totalorder.subscriber.delivery.events import GONE, HERE, LOST, EventBlock, place, ranges
 from totalorder.subscriber.delivery.order import Found, Line
 from totalorder.subscriber.delivery.rows import Rows
+from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.events import Sources
 from totalorder.subscriber.reading.stamps import Batches, Whole
@@ -59,6 +61,8 @@ class Reading:
         max_waiting: int = 50_000,
     ) -> None:
         self._domain, self._choice, self._skips_lost = domain, choice, skips_lost
+        self.partitions = partitions
+        """Of stamps."""
         self._after, self._through, self._until_ms = after, through, until_ms
         self._effects: list[Effect] = []
         self._batches = Batches(
@@ -142,6 +146,40 @@ class Reading:
     def seen(self) -> set[str]:
         """The chosen topics of which there was an event."""
         return set(self._batches.names.values())
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The Kafka topics that were chosen by name and are not read, since nothing of them was stamped so far."""
+        return self._choice.topics - self.seen if self._by_topic and not self._all_known else frozenset()
+
+    def waits(self) -> list[Wait]:
+        """What delivery waits for: the event that is next, or else stamps of events that have come.
+
+        Where keys or headers name the topics, an event that has come may be of none, and is never stamped.
+        """
+        first = self._line.first
+        if first is not None:
+            topic, _, g, number, offset = first.table[:5, 0].tolist()
+            source = self._events.sources[number]
+            return [Wait(kind="event", topic=self._batches.names[topic], source=source, offset=offset, g=g)]
+        if self._all_known:
+            return []
+        return [
+            Wait(
+                kind="stamps",
+                topic=source.topic,
+                source=source,
+                offset=offset,
+                stamps_partition=stamps_partition(source.topic, self.partitions),
+            )
+            for source, offset in self._events.unstamped()
+            if self._by_topic and self._choice.selects(source.topic)
+        ]
+
+    @property
+    def _by_topic(self) -> bool:
+        """Whether Kafka topics name the topics, as far as grants say."""
+        return self._topic_by in ("", "topic")
 
     @property
     def held(self) -> tuple[int, int]:

@@ -2,11 +2,13 @@
 
 import json
 import random
+import socket
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from kafka import KafkaProducer
 from sim_kafka_sequencer import ThreadSequencer
 from waiting import wait_until
 
+import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 
 pytestmark = pytest.mark.broker
+SHOP = ("customers", "orders", "prices", "discounts")
 COOKBOOK = Path(__file__).parents[2] / "docs/cookbook"
 NewTopic = Callable[..., str]
 
@@ -28,10 +32,17 @@ def own() -> Iterator[LocalBroker]:
     """A broker of its own, as the scripts' topics and domains have names of their own."""
     with LocalBroker() as running:
         with kafka_clients.admin(running.bootstrap_servers) as admin:
-            topics = ("payments", "customers", "orders", "prices", "discounts")
+            topics = ("payments", "tickets", *SHOP)
             admin.create_topics({name: {"num_partitions": 2} for name in topics})
             admin.wait_for_topics(list(topics))
         yield running
+
+
+@pytest.fixture(scope="module")
+def shop_servers(own: LocalBroker) -> Iterator[str]:
+    """Where the domain shop has its sequencer."""
+    with ThreadSequencer(own.bootstrap_servers, "shop", list(SHOP)):
+        yield own.bootstrap_servers
 
 
 @contextmanager
@@ -87,12 +98,11 @@ def test_balances_are_right_though_the_process_is_killed(own: LocalBroker, tmp_p
     assert seen() == sums
 
 
-def test_no_order_comes_before_its_customer_and_replicas_agree(own: LocalBroker, tmp_path: Path) -> None:
-    servers, shop = own.bootstrap_servers, tmp_path / "shop.db"
+def test_no_order_comes_before_its_customer_and_replicas_agree(shop_servers: str, tmp_path: Path) -> None:
+    servers, shop = shop_servers, tmp_path / "shop.db"
     replicas = [tmp_path / f"{name}.db" for name in ("one", "two", "late")]
     with (
         ExitStack() as joined,
-        ThreadSequencer(servers, "shop", ["customers", "orders", "prices", "discounts"]),
         kafka_clients.producer(servers) as producer,
         running("parent_and_child.py", shop, servers) as process,
         running("two_replicas.py", "one", replicas[0], servers),
@@ -121,3 +131,72 @@ def test_no_order_comes_before_its_customer_and_replicas_agree(own: LocalBroker,
     ]
     assert states[0] == states[1] == states[2]
     assert len(states[0]) == 7
+
+
+def test_an_incident_is_replayed_between_two_places(shop_servers: str) -> None:
+    settings: dict[str, Any] = {"domain": "shop", "bootstrap_servers": shop_servers}
+    with (
+        kafka_clients.producer(shop_servers) as producer,
+        to.Reader(["customers", "orders"], start="now", **settings) as reader,
+    ):
+        for number in range(30):
+            send(producer, "customers", "1", id=number % 3, name="a customer")
+            producer.flush(30)
+            send(producer, "orders", "1", id=number, customer=number % 3)
+            producer.flush(30)
+        events = [reader.poll(30) for _ in range(60)]
+    places = [str(event.position) for event in events if event is not None]
+    command = [sys.executable, str(COOKBOOK / "incident.py"), places[9], places[49], shop_servers]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["at"] for line in told] == places[10:50]
+    orders = [line for line in told if line["topic"] == "orders"]
+    assert [line["orders"] for line in orders] == [at // 3 + 1 for at in range(20)]
+
+
+def test_a_new_version_takes_over_and_the_old_one_ends(own: LocalBroker, tmp_path: Path) -> None:
+    path, servers = tmp_path / "desk.db", own.bootstrap_servers
+
+    def done() -> list[tuple[str, str]]:
+        return asked(path, "SELECT value, version FROM done ORDER BY rowid")
+
+    with (
+        ThreadSequencer(servers, "desk", ["tickets"]),
+        kafka_clients.producer(servers) as producer,
+        running("new_version.py", "v1", path, servers) as old,
+    ):
+        subscribed(path)
+        for number in range(60):
+            producer.send("tickets", value=b"%d" % number, partition=0)
+        producer.flush(30)
+        wait_until(lambda: done() != [], "the old version handles some")
+        with running("new_version.py", "v2", path, servers):
+            wait_until(lambda: old.poll() is not None, "the old version ends", bound_s=60)
+            assert old.returncode == 0
+            producer.send("tickets", value=b"60", partition=0)
+            producer.flush(30)
+            wait_until(lambda: len(done()) > 60, "all is handled", bound_s=60)
+    assert [value for value, _ in done()] == [str(number) for number in range(61)]
+    assert [version for version, _ in groupby(done(), lambda row: row[1])] == ["v1", "v2"]
+
+
+def test_an_asyncio_service_answers_what_it_has_followed(shop_servers: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    def answered(good: str) -> str:
+        with suppress(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port), 30) as asking:
+            asking.sendall(f"{good}\n".encode())
+            return asking.makefile().readline()
+        return ""
+
+    with kafka_clients.producer(shop_servers) as producer:
+        send(producer, "prices", "apple", number=3)
+        producer.flush(30)
+        with running("asyncio_service.py", port, shop_servers):
+            wait_until(lambda: answered("apple") not in ("", "not yet\n"), "the service has caught up", bound_s=60)
+            assert answered("apple") == "3\n"
+            assert answered("pear") == "None\n"
+            send(producer, "prices", "apple", number=4)
+            producer.flush(30)
+            wait_until(lambda: answered("apple") == "4\n", "it goes on")

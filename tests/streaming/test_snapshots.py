@@ -9,7 +9,7 @@ import pytest
 import structlog
 from kafka import KafkaAdminClient
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
-from secure_broker import ACLS, PASSWORD, USER, SecureBroker
+from secure_broker import ACLS, LOGIN, USER, SecureBroker
 from spark_job import records
 from structlog.testing import capture_logs
 
@@ -239,14 +239,6 @@ def test_where_it_may_not_write_it_says_so_and_asks_for_nothing(
 
 
 # --- by ACLs ----------------------------------------------------------------------------------------------------------
-
-QUOTED = PASSWORD.replace("\\", "\\\\").replace("'", "\\'")
-LOGIN = {
-    "security.protocol": "SASL_PLAINTEXT",
-    "sasl.mechanism": "PLAIN",
-    "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
-    f"username='{USER}' password='{QUOTED}';",
-}
 
 
 class Acls:

@@ -26,6 +26,7 @@ def face(request: pytest.FixtureRequest) -> Face:
 def world_to_park(count: int) -> World:
     world = world_with(count)
     world.kafka.create(PARKING, 1)
+    world.kafka.policies[PARKING] = "compact"
     return world
 
 
@@ -138,6 +139,34 @@ def test_without_a_place_to_park_nothing_begins(face: Face) -> None:
         with pytest.raises(SettingsError, match=said):
             face.run(world, refuse(), park=park)
     assert len(rest(world)) == 3
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("delete", "'s.parked', which is not compacted .cleanup.policy=delete.: .*totalorder parked create"),
+        ("compact,delete", "cleanup.policy=compact,delete"),
+    ],
+)
+def test_what_expires_or_has_events_of_its_own_is_not_parked_on(face: Face, policy: str, said: str) -> None:
+    """A topic of another team's events, of this domain or of none, is no place to write to."""
+    world = world_to_park(3)
+    world.kafka.policies[PARKING] = policy
+    with pytest.raises(SettingsError, match=said):
+        face.run(world, refuse(b"b2"), park=PARKING)
+    assert parked(world) == []
+    assert len(rest(world)) == 3
+
+
+def test_who_may_not_see_whether_it_expires_is_told_once(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+    world = world_to_park(3)
+    world.kafka.policies[PARKING] = ""
+    face.run(world, refuse(b"b2"), park=PARKING)
+    assert len(parked(world)) == 1
+    said = [record.getMessage() for record in caplog.records if "ACLs" in record.getMessage()]
+    assert said == [
+        "ACLs hide the settings of Kafka topic 's.parked': if it is not compacted, what is parked there expires"
+    ]
 
 
 def test_a_notice_of_loss_is_not_parked(face: Face) -> None:

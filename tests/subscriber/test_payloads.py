@@ -178,6 +178,7 @@ def test_one_that_cannot_be_read_ends_run_where_it_is(face: Face) -> None:
 def test_one_that_cannot_be_read_is_parked_with_its_bytes(face: Face) -> None:
     world, seen = damaged(), list[Any]()
     world.kafka.create("s.parked", 1)
+    world.kafka.policies["s.parked"] = "compact"
 
     def handle(subscriber: Any, found: TypedEvent[Any]) -> None:
         seen.append(found.payload)

@@ -421,9 +421,46 @@ def test_a_store_that_is_locked_or_fails_says_so_and_nothing_is_torn(shop: Shop)
                 mine.ack(event, within=connection)
         other.execute("DROP TABLE totalorder_positions")
         other.commit()
-    with pytest.raises(StoreUnavailable, match="no such table"), shop.transaction() as connection:
+    with pytest.raises(StoreUnavailable, match="no such table") as told, shop.transaction() as connection:
         mine.ack(event, within=connection)
+    assert "another database" in told.value.remedy
     assert mine.poll(60) is not None
+
+
+def test_an_id_that_has_a_store_is_not_opened_without_it(shop: Shop) -> None:
+    """As by a colleague who looks on: what is committed would come again, and Kafka's position pass the store's."""
+    world = World()
+    first = subscriber(world, shop, save_interval_s=1_000)
+    publish(world, *"123")
+    handle(shop, first, 2)
+    kill(first)
+    with pytest.raises(SettingsError, match=r"keeps its position in a store .*Give the store; or another id") as told:
+        world.subscriber("a")
+    assert 'start="now"' in told.value.remedy
+    with subscriber(world, shop) as again:
+        assert [event.value for event in handle(shop, again, 1)] == [b"3"]
+    ((place, _),) = shop.rows()
+    publish(world, "4")
+    with world.subscriber("a", start=Position.parse(place)) as without:
+        event = polled(without)
+        assert event.value == b"4"
+        without.ack(event)
+    with world.subscriber("a") as without:
+        assert without.poll(20) is None
+
+
+def test_a_connection_to_another_file_is_told_as_that(shop: Shop, tmp_path: Path) -> None:
+    """A relative path, and a process that was started elsewhere."""
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, "1")
+    event = polled(mine)
+    other = Shop(tmp_path / "other.db", shop.kind)
+    with pytest.raises(StoreUnavailable, match="the connection is to another database"):
+        other.commit(mine, event)
+    assert other.effects == []
+    shop.commit(mine, event)
+    assert shop.effects == ["1"]
 
 
 def test_a_row_that_is_gone_ends_the_subscriber(shop: Shop) -> None:

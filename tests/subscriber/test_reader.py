@@ -428,6 +428,91 @@ def test_topics_of_which_nothing_came_are_warned_of(caplog: pytest.LogCaptureFix
     assert 'no event of topic "ordres" in domain d' in record.getMessage()
 
 
+# --- what is waited for -----------------------------------------------------------------------------------------------
+
+
+def silent(reader: Reader[Any], world: World, seconds: int) -> None:
+    """Nothing comes for so long."""
+    end = world.now + seconds
+    while world.now < end:
+        assert reader.poll(1) is None
+
+
+def words(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    caplog.clear()
+    return found
+
+
+@pytest.mark.parametrize("grants", [False, True])
+def test_events_that_nobody_stamps_are_told_and_silence_is_not(caplog: pytest.LogCaptureFixture, grants: bool) -> None:
+    world = backlog()
+    if grants:
+        world.subscriber("a").close()
+    follows = reader_of(world, "ab", start="earliest")
+    for _ in range(24):
+        taken(follows)
+    world.running = False
+    silent(follows, world, 100)
+    world.publish("c")
+    silent(follows, world, 100)
+    assert words(caplog) == []
+    world.publish("a")
+    silent(follows, world, 30)
+    first, *again = words(caplog)
+    assert "a reader of domain 'd' has waited 10 s for the stamps of event a[" in first
+    assert "Check that `totalorder sequence` runs for domain 'd' and reads topic 'a'" in first
+    assert len(again) == 1
+    world.running = True
+    assert taken(follows).n == 13
+    silent(follows, world, 30)
+    (over,) = words(caplog)
+    assert "a reader of domain 'd' waits no longer for the stamps of event a[" in over
+    silent(follows, world, 1_000)
+    assert words(caplog) == []
+
+
+def test_what_is_published_on_a_topic_that_was_never_stamped_is_missed_too(caplog: pytest.LogCaptureFixture) -> None:
+    world = backlog()
+    follows = reader_of(world, "a", start="now")
+    world.running = False
+    silent(follows, world, 100)
+    assert words(caplog) == []
+    world.publish("a")
+    silent(follows, world, 60)
+    assert "has waited 10 s for the stamps of event a[" in words(caplog)[0]
+
+
+def test_where_keys_name_topics_an_event_of_none_is_not_missed(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(topic_by="key")
+    world.subscriber("a").close()
+    caplog.clear()
+    at = Partition("a", 0)
+    world.kafka.append(at, key=b"a", value=b"1")
+    world.tick(1)
+    follows = reader_of(world, "a")
+    assert taken(follows).value == b"1"
+    world.kafka.append(at, key=None, value=b"2")
+    world.running = False
+    silent(follows, world, 100)
+    assert words(caplog) == []
+
+
+def test_an_event_that_is_stamped_and_does_not_come_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    world = backlog()
+    transport = world.transport()
+    late = reader_of(world, "a", transport=transport)
+    while not (reads := [at for at in transport.positions if at.topic == "a"]):
+        late._session.pump(0)
+    taken(late)
+    for at in reads:
+        transport.positions.pop(at)  # as though its leader did not answer
+    while late.poll(1) is not None:
+        pass
+    silent(late, world, 30)
+    assert "a reader of domain 'd' has waited 10 s for event a[" in words(caplog)[0]
+
+
 def test_stop_and_close_end_it() -> None:
     world = backlog()
     reader = reader_of(world)

@@ -126,7 +126,7 @@ def test_another_ones_batch_is_not_acknowledged() -> None:
     published(world, 3)
     await_ready(one, 3)
     batch = one.poll_batch()
-    with pytest.raises(ValueError, match="was not delivered by this subscriber"):
+    with pytest.raises(Error, match="which subscriber 't' has not handed out"):
         other.ack(batch)
 
 

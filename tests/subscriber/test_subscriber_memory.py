@@ -11,6 +11,7 @@ from sim_small import World, await_ready, take
 
 from totalorder.errors import (
     BrokerUnavailable,
+    Error,
     EventsLost,
     Fenced,
     Rejected,
@@ -20,7 +21,7 @@ from totalorder.errors import (
     WireError,
 )
 from totalorder.sequencer.control import Unsubscribe, encode_request
-from totalorder.subscriber import Event, Subscriber
+from totalorder.subscriber import Event, Position, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 
 
@@ -109,8 +110,14 @@ def test_an_event_of_another_subscriber_cannot_be_acknowledged() -> None:
     world.publish("a")
     event = first.poll(60)
     assert event is not None
-    with pytest.raises(ValueError, match="was not delivered by this subscriber"):
+    said = r"ack.. was given a#1 .a.1.@0, g \d+., which subscriber 'other' has not handed out. Acknowledge with the"
+    with pytest.raises(Error, match=said):
         second.ack(event)
+    assert second.poll(60) is not None, "it is of use still"
+    elsewhere = event._replace(origin=Position("elsewhere", "id", 0))
+    with pytest.raises(Error, match="which subscriber 'other' has not handed out"):
+        second.ack(elsewhere)
+    assert second.metrics().unacknowledged == 1
 
 
 def test_start_new_begins_at_the_present() -> None:

@@ -12,8 +12,14 @@ _JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice='it\\'s; 1=\\\\ one';"  # as PASSWORD
 )
 _STORE_PASSWORD = "changeit"
-
-
+_QUOTED = PASSWORD.replace("\\", "\\\\").replace("'", "\\'")
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.jaas.config": "org.apache.kafka.common.security.plain.PlainLoginModule required "
+    f"username='{USER}' password='{_QUOTED}';",
+}
+"""Settings of a client of `login`."""
 ACLS = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",

@@ -17,6 +17,8 @@ class SimKafka:
 
     topics: dict[str, int] = field(default_factory=dict)
     ids: dict[str, str] = field(default_factory=dict)
+    policies: dict[str, str] = field(default_factory=dict)
+    """cleanup.policy of topics, where it is not delete; empty: ACLs hide it."""
     made: int = 0
     """How many topics were created."""
     logs: dict[Partition, list[Record]] = field(default_factory=dict)
@@ -175,6 +177,10 @@ class SimTransport:
 
     def topic_id(self, topic: str) -> str:
         return self.kafka.ids.get(topic, "")
+
+    def cleanup(self, topic: str) -> frozenset[str] | None:
+        policy = self.kafka.policies.get(topic, "delete")
+        return frozenset(policy.split(",")) if policy else None
 
     def beginning_offsets(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         return {partition: self.kafka.begin(partition) for partition in partitions}

@@ -1,5 +1,7 @@
 """The command line as a user meets it: in a process of its own."""
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -130,6 +132,29 @@ def test_sigint_ends_a_command_that_began_with_it_ignored(words: list[str]) -> N
         finally:
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("amid", ["typer", "totalorder.cli.topics", "totalorder.kafka_clients", "kafka.errors"])
+def test_sigint_amid_imports_ends_without_a_word(amid: str) -> None:
+    """The first tenths of a second of every command; here the signal comes when a module is looked for."""
+    code = (
+        "import signal, sys\n"
+        "class Look:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {amid!r}: signal.raise_signal(signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Look())\n"
+        "from totalorder.entry import main; main()"
+    )
+    command = [sys.executable, "-c", code, "topics", "-b", NOWHERE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_every_way_into_the_command_is_that_one() -> None:
+    (script,) = importlib.metadata.entry_points(group="console_scripts", name="totalorder")
+    assert script.value == "totalorder.entry:main"
+    module = Path(str(importlib.util.find_spec("totalorder.cli.__main__").origin))  # type: ignore[union-attr]
+    assert "from totalorder.entry import main" in module.read_text(encoding="utf-8")
 
 
 def test_absent_broker_is_a_message_and_exit_code_1() -> None:

@@ -142,6 +142,20 @@ def test_what_is_none_of_ours_is_told_and_passed_over(kafka: SimKafka, run: Run)
     assert run("drop", PARKING, "--all")[1].count("dropped") == 1
 
 
+def test_a_topic_of_other_records_is_told_in_a_few_lines(kafka: SimKafka, run: Run) -> None:
+    for number in range(2_500):
+        kafka.append(Partition("orders", number % 2), key=b"k", value=b"an event")
+    code, out, err = run("list", "orders")
+    assert (code, out) == (0, "")
+    *few, last = err.splitlines()
+    assert len(few) == 10
+    assert all(line.startswith("passed over orders[0]@") for line in few)
+    assert last == (
+        "orders has 2,500 records that are no parked events, all passed over: is it the topic that run() was given as "
+        "`park`?"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

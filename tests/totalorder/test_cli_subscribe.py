@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from totalorder.cli.subscribe import _saying
+from totalorder.cli.subscribe import saying
 
 LOG = logging.getLogger("totalorder.subscriber")
 
@@ -15,7 +15,7 @@ def test_waits_are_said_on_stderr_while_events_are_printed_and_what_ends_it_is_n
     as_json: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     level = LOG.level
-    with _saying(as_json=as_json) as log:
+    with saying(as_json=as_json) as log:
         LOG.info("granted, which the command says itself")
         LOG.warning("before %d", 1)
         log.setLevel(logging.INFO)

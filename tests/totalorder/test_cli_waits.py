@@ -106,6 +106,61 @@ def test_subscribe_says_where_it_was_granted(
     assert run(*SUBSCRIBE, *flags, "orders") == ("", says)
 
 
+READ = ("read", "orders", "--domain", "shop", "-b", "b:1")
+PLACE = "shop/0b428b26-2b39-414d-8c3a-ea9f07d8f88a/42"
+
+
+def reading(monkeypatch: pytest.MonkeyPatch, on_poll: Callable[[], object] = lambda: None) -> None:
+    """A reader to which nothing comes; it is finished once `on_poll` gives true."""
+
+    class Made:
+        stopped, finished, position = False, False, PLACE.replace("42", "7")
+
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def __enter__(self) -> "Made":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def poll(self, _: float) -> None:
+            self.finished = bool(on_poll())
+
+    monkeypatch.setattr("totalorder.subscriber.Reader", Made)
+
+
+@pytest.mark.parametrize(("flags", "form"), [((), "{}\n"), (("--json",), '{{"level": "info", "said": "{}"}}\n')])
+def test_read_says_once_what_end_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, run: Run, flags: tuple[str, ...], form: str
+) -> None:
+    monkeypatch.setattr(slow, "LONG_S", 0.01)
+    polls_behind: list[int] = []
+
+    def on_poll() -> bool:
+        polls_behind.extend([1] if "waits until" in said() else [])
+        return len(polls_behind) > 5
+
+    reading(monkeypatch, on_poll)
+    _, errors = run(*READ, "--until", PLACE, *flags)
+    word = form.format(f"waits until the order reaches {PLACE}: that takes events … (Ctrl-C ends)")
+    assert errors.count("waits until") == errors.replace("\\u2026", "…").count(word) == 1
+
+
+@pytest.mark.parametrize(("flags", "code"), [(("--follow",), 0), (("--until", PLACE), 1), ((), 1)])
+def test_read_ends_where_nothing_comes_for_as_long_as_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], code: int
+) -> None:
+    """As subscribe does; where there was an end to reach, that is a failure."""
+    reading(monkeypatch)
+    with pytest.raises(SystemExit) as done:
+        main((*READ, "--timeout", "0.01", *flags))
+    assert (done.value.code or 0) == code
+    errors = capsys.readouterr().err
+    assert f"read through {PLACE.replace('42', '7')}\n" in errors
+    where = PLACE if flags else "the end"
+    assert (f"no event came for 0.01 s, and {where} is not reached. Go on later" in errors) == bool(code)
+
+
 @pytest.mark.parametrize(("flags", "expected"), [((), "starting Kafka…\n"), (("--json",), "")])
 def test_broker_says_that_it_starts(
     monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path, flags: tuple[str, ...], expected: str

@@ -47,6 +47,11 @@ def test_every_public_name_is_there() -> None:
         _ = totalorder.nonsense
 
 
+def test_completion_offers_every_public_name() -> None:
+    """Those of extras too, which `import *` must not ask for."""
+    assert set(dir(totalorder)) == {*totalorder.__all__, "SqlAlchemyPositions"}
+
+
 def test_the_door_is_light() -> None:
     assert not imported_by("import totalorder; totalorder.Error") & (HEAVY | {"rich", "typer"})
 

@@ -1,5 +1,5 @@
 """`python -m totalorder.cli` is `totalorder`."""
 
-from totalorder.cli.app import main
+from totalorder.entry import main
 
 main()

@@ -23,6 +23,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from totalorder.cli.extras import problem_of
+from totalorder.entry import INTERRUPTED, end_at_once
 from totalorder.errors import Error, SettingsError
 
 COMMANDS = (
@@ -43,8 +44,6 @@ COMMANDS = (
     ),
     *("control-key", "bench"),
 )
-
-_INTERRUPTED = 128 + 2  # what a shell reports for a process that SIGINT ended
 
 
 def _version(wanted: bool) -> None:
@@ -87,8 +86,11 @@ def _end_unwritten(error: OSError) -> NoReturn:
 
 
 def _hear_sigint() -> None:
-    """A shell starts what it puts in the background with SIGINT ignored, and Python leaves it so: none could end it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    """From here on Ctrl-C is an exception, for commands to end in good order.
+
+    A shell starts what it puts in the background with SIGINT ignored, and Python leaves it so: none could end it.
+    """
+    if signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, end_at_once):
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -97,15 +99,16 @@ def main(args: Sequence[str] | None = None) -> None:
 
     0: done; 1: it failed; 2: wrong usage or settings; 130: Ctrl-C.
     """
-    _hear_sigint()
     try:
         try:
-            typer.main.get_command(build_app()).main(args=args, prog_name="totalorder")
+            command = typer.main.get_command(build_app())
+            _hear_sigint()
+            command.main(args=args, prog_name="totalorder")
         finally:
             if sys.stdout is not None:  # it was closed by whoever started this
                 sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:
         problem = problem_of(error)
         if problem is None:

@@ -22,6 +22,8 @@ Places = Annotated[
     list[str] | None, typer.Argument(metavar="PARTITION@OFFSET", help="Which ones, as `list` names them.")
 ]
 Everything = Annotated[bool, typer.Option("--all", help="All that lie there.")]
+_MOST_PASSED_OVER = 10
+"""No more of what is none of ours is told one by one."""
 _Found = dict[str, tuple["Partition", "Parked"]]
 """By place: the partition, and what is parked there."""
 
@@ -160,20 +162,36 @@ def _parked(transport: "Transport", topic: str) -> _Found:
     if not count:
         raise Error(f"There is no topic {topic}", remedy="Give the one that run() was given as `park`.")
     found: _Found = {}
+    passed_over = 0
     for at in (Partition(topic, number) for number in range(count)):
         newest: dict[bytes | None, str] = {}
         for record in records_of(transport, at, None):
             parked = _read(record)
-            if parked is not None or record.value is None:
-                found.pop(newest.pop(record.key, ""), None)
+            if isinstance(parked, WireError):
+                passed_over += 1
+                if passed_over <= _MOST_PASSED_OVER:
+                    place = f"{record.topic}[{record.partition}]@{record.offset}"
+                    print(f"passed over {place}, {_shown(parked.what)}", file=sys.stderr)
+                continue
+            found.pop(newest.pop(record.key, ""), None)
             if parked is not None:
                 newest[record.key] = where = f"{at.number}@{record.offset}"
                 found[where] = (at, parked)
+    if passed_over > _MOST_PASSED_OVER:
+        _tell_foreign(topic, passed_over)
     return found
 
 
-def _read(record: "Record") -> "Parked | None":
-    """None for what takes another one back, and for what is none of ours, which is told on stderr."""
+def _tell_foreign(topic: str, count: int) -> None:
+    print(
+        f"{topic} has {count:,} records that are no parked events, all passed over: is it the topic that run() was "
+        "given as `park`?",
+        file=sys.stderr,
+    )
+
+
+def _read(record: "Record") -> "Parked | WireError | None":
+    """None for what takes another one back; an error, for what is none of ours."""
     from totalorder.subscriber.parked import Parked
 
     if record.value is None:
@@ -181,9 +199,7 @@ def _read(record: "Record") -> "Parked | None":
     try:
         return Parked.read(record)
     except WireError as error:
-        place = f"{record.topic}[{record.partition}]@{record.offset}"
-        print(f"passed over {place}, {_shown(error.what)}", file=sys.stderr)
-        return None
+        return error
 
 
 def _require_writable(parked: "Parked") -> None:

@@ -96,7 +96,7 @@ def run(
     from totalorder.subscriber import Subscriber
 
     control_key = read_keys(control_key_file)[0] if control_key_file else None
-    with _saying(as_json=as_json) as log:
+    with saying(as_json=as_json) as log:
         with said_if_long(f"waiting for the sequencer of domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
             subscriber = Subscriber(
                 topics,
@@ -136,7 +136,7 @@ class _Said(logging.Handler):
 
 
 @contextmanager
-def _saying(*, as_json: bool) -> Iterator[logging.Logger]:
+def saying(*, as_json: bool) -> Iterator[logging.Logger]:
     """Warnings of the library are said within the block, and more if its logger's level is set so."""
     log, said = logging.getLogger("totalorder.subscriber"), _Said(as_json=as_json)
     level = log.level

@@ -366,6 +366,9 @@ def test_saved_positions_survive_the_wire_and_damage_is_found() -> None:
     feed = Feed.granted(AB)
     feed.answer(grant(("b",), former=AB, g=4, generation=2, clock={"a": 1, "b": 1}))
     saved = SavedPosition(id="s", generation=2, nonce="me", delivered_through=3, position=feed.machine.position())
+    assert decode_saved(encode_saved(saved)) == saved
+    assert "stored" not in json.loads(encode_saved(saved)), "older programs write none"
+    saved = replace(saved, stored=True)
     value = encode_saved(saved)
     assert decode_saved(value) == saved
     record = json.loads(value)
