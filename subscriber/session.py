@@ -105,7 +105,7 @@ class SessionSettings:
     start_timeout_s: float = 60.0
     save_interval_s: float = 0.0
     max_buffered: int = 1_000
-    max_waiting: int = 50_000
+    max_waiting: int = 20_000
     stalled_after_s: float = 10.0
     start: Start | Literal["saved"] = "saved"
     skips_lost: bool = False
