@@ -28,7 +28,7 @@ from totalorder.sequencer.limits import (
     MAX_TOPIC_ID_CHARS,
 )
 from totalorder.sequencer.names import DomainTopics, valid_id, valid_nonce, valid_topic
-from totalorder.sequencer.numbering import check_within, differences
+from totalorder.sequencer.numbering import check_within, differences, numbered, sorted_order
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.values import text
 
@@ -138,8 +138,8 @@ def _parts(receipts: Receipts, start: int, end: int, max_part_bytes: int) -> Ite
 def _encode_rows(receipts: Receipts, start: int, end: int) -> bytes | None:
     """None where a reader would find too much in it; one delivery alone has never too much."""
     rows = slice(start, end)
-    topics, topic = np.unique(receipts.topic[rows], return_inverse=True)
-    sources, source = np.unique(receipts.source[rows], return_inverse=True)
+    topics, topic = numbered(receipts.topic[rows], size=len(receipts.topics))
+    sources, source = numbered(receipts.source[rows], size=len(receipts.sources))
     columns = {
         "generation": differences(receipts.generation[rows], 0),
         "sequence": differences(receipts.sequence[rows], 0),
@@ -203,9 +203,10 @@ def _sums(steps: Ints, group: Ints) -> Ints:
 
 def _grouped(group: Ints) -> tuple[Ints, Ints, Ints]:
     """The order that puts groups together, where each begins in it, and their sizes."""
-    order = np.argsort(group, kind="stable")
-    _, first, counts = np.unique(group[order], return_index=True, return_counts=True)
-    return order, first, counts
+    order = sorted_order(group, size=int(group.max(initial=0)) + 1)
+    ordered = group[order]
+    first = np.flatnonzero(differences(ordered, -1))
+    return order, first, np.diff(first, append=len(ordered))
 
 
 def decode_receipts(value: bytes | None, headers: Mapping[str, bytes]) -> Receipts:

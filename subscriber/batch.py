@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import repeat
+from itertools import chain, repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Ints = npt.NDArray[np.int64]
+_KEY, _VALUE, _TIMESTAMP_MS = (itemgetter(Record._fields.index(name)) for name in ("key", "value", "timestamp_ms"))
 
 
 class EventBatch(Generic[Handed]):
@@ -108,7 +110,7 @@ class EventBatch(Generic[Handed]):
 
     @property
     def _records(self) -> Iterator[Record]:
-        return cast("Iterator[Record]", (record for part in self._parts for record in part.handles))
+        return cast("Iterator[Record]", chain.from_iterable(part.handles for part in self._parts))
 
     @cached_property
     def topic(self) -> list[str]:
@@ -130,12 +132,12 @@ class EventBatch(Generic[Handed]):
     @cached_property
     def key(self) -> list[bytes | None]:
         """Keys."""
-        return [record.key for record in self._records]
+        return list(map(_KEY, self._records))
 
     @cached_property
     def value(self) -> list[bytes | None]:
         """Values."""
-        return [record.value for record in self._records]
+        return list(map(_VALUE, self._records))
 
     @property
     def n(self) -> Ints:
@@ -150,7 +152,7 @@ class EventBatch(Generic[Handed]):
     @cached_property
     def timestamp_ms(self) -> Ints:
         """Kafka's timestamps, ms since 1970."""
-        return np.array([record.timestamp_ms for record in self._records], dtype=np.int64)
+        return np.fromiter(map(_TIMESTAMP_MS, self._records), dtype=np.int64, count=len(self))
 
     def to_arrow(self) -> "pa.Table":
         """The columns as an Arrow table: `timestamp` in ms UTC, `topic` by dictionary, `key` and `value` binary."""

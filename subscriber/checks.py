@@ -43,7 +43,8 @@ def check_seconds(name: str, value: object, *, zero: bool = False) -> None:
 
 def check_timeout(timeout_s: object) -> None:
     """Raises SettingsError for what is no time to wait: any number of seconds, of which less than 0 is 0."""
-    if not isinstance(timeout_s, Real) or timeout_s != timeout_s:
+    # A float is known at once; an abstract class takes as long as handing out an event.
+    if not isinstance(timeout_s, (float, Real)) or timeout_s != timeout_s:
         raise SettingsError(f"timeout_s = {timeout_s!r} is no number", remedy="Give seconds")
 
 

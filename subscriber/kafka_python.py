@@ -4,10 +4,13 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import (
     InvalidTopicError,
     KafkaError,
@@ -26,8 +29,11 @@ from totalorder.subscriber.kafka_identities import Place
 from totalorder.subscriber.kafka_reader import Reader
 from totalorder.subscriber.kafka_transport import (
     ANSWER_S,
+    KEPT_BYTES,
+    KEPT_RECORDS,
     MANY_BYTES,
     MAX_REQUEST_BYTES,
+    PROMPT_BYTES,
     PROMPT_S,
     SLICE_S,
     Described,
@@ -35,12 +41,13 @@ from totalorder.subscriber.kafka_transport import (
     no_such_partition,
     slice_s,
 )
-from totalorder.subscriber.transport import Partition, Record
+from totalorder.subscriber.transport import Partition, Record, records_of
 
 _BLOCK_S = 0.2
 """kafka-python's producer waits so long for a topic that it does not know yet; then it is called again."""
 _LIVELY_SLICE_S = 0.02
 _POLICY = "cleanup.policy"
+_COLUMNS = itemgetter(*map(ConsumerRecord._fields.index, ("offset", "key", "value", "headers", "timestamp")))
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 """Of a topic that is not there, or has a name that none can have: a pub/sub topic's name may be of such a kind."""
 
@@ -81,12 +88,14 @@ class KafkaPythonTransport(KafkaTransport):
             consuming: dict[str, object] = {"auto_offset_reset": "none", "max_poll_records": max_poll_records}
             another: dict[str, Any] = {"connect_timeout_s": ANSWER_S, **consuming}
 
-            def reader(given: Mapping[str, str], wait_ms: float | None = None) -> Reader:
+            def reader(given: Mapping[str, str], **how: Any) -> Reader:
                 one = client(kafka_clients.consumer, given, **consuming)
-                return Reader(one, lambda: kafka_clients.consumer(bootstrap_servers, given, **another), wait_ms=wait_ms)
+                make_another = partial(kafka_clients.consumer, bootstrap_servers, given, **another)
+                return Reader(one, make_another, most=max_poll_records, **how)
 
-            self._first = reader(prompt_at_once)
-            self._others = reader(leisurely, None if "fetch.max.wait.ms" in settings else SLICE_S * 1000)
+            wait_ms = None if "fetch.max.wait.ms" in settings else SLICE_S * 1000
+            self._first = reader(prompt_at_once, most_bytes=PROMPT_BYTES)
+            self._others = reader(leisurely, most_bytes=KEPT_BYTES, most_kept=KEPT_RECORDS, wait_ms=wait_ms)
             self._admin = client(kafka_clients.admin, settings, request_timeout_ms=round(ANSWER_S * 1000))
             self._producer = client(
                 kafka_clients.producer,
@@ -137,23 +146,16 @@ class KafkaPythonTransport(KafkaTransport):
         """See KafkaTransport."""
         self._identify(self._by_id.due)
         found = self._came(timeout_s)
-        records = [
-            Record(
-                record.topic,
-                record.partition,
-                record.offset,
-                record.key,
-                record.value,
-                tuple(record.headers),
-                record.timestamp,
-                self._by_id.id_of(record.topic),
-            )
-            for taken in found
-            for record in taken
-        ]
+        records = [record for taken in found for record in self._records(taken)]
         for taken in found:
             taken.clear()  # kafka-python leaves it in a cycle of frames and errors, for the garbage collector to find
         return records
+
+    def _records(self, taken: Sequence[Any]) -> list[Record]:
+        """Records of one partition as the subscriber's own."""
+        at = Place(taken[0].topic, taken[0].partition)
+        offsets, keys, values, headers, times_ms = zip(*map(_COLUMNS, taken), strict=True)
+        return records_of(at, self._by_id.id_of(at.topic), offsets, keys, values, map(tuple, headers), times_ms)
 
     def _came(self, timeout_s: float) -> list[list[Any]]:
         """What has come, of prompt topics first; without any, waits a little for prompt topics.
@@ -178,8 +180,12 @@ class KafkaPythonTransport(KafkaTransport):
         return found
 
     def _take(self, reader: Reader, timeout_s: float) -> list[list[Any]]:
+        if kept := reader.take():
+            return kept
         try:
-            return self._identified(reader, reader.poll(timeout_s))
+            for at, records in self._identified(reader, reader.poll(timeout_s)).items():
+                reader.keep(at, records)
+            return reader.take()
         except KafkaError as error:
             if is_outage(error):
                 return []  # `_probe` measures how long
@@ -192,10 +198,10 @@ class KafkaPythonTransport(KafkaTransport):
                 return []
             raise explained from error
 
-    def _identified(self, reader: Reader, found: Mapping[Place, list[Any]]) -> list[list[Any]]:
+    def _identified(self, reader: Reader, found: Mapping[Place, list[Any]]) -> Mapping[Place, list[Any]]:
         """What was fetched of the very topics that it was to be of: their ids are asked for behind the fetch."""
         if reader is not self._others:
-            return list(found.values())
+            return found
         read = {at: Partition(at.topic, at.partition, self._by_id.id_of(at.topic)) for at in found}
         is_due = time.monotonic() >= self._identify_at
         asked = self._identify(self._by_id.names if is_due else {at.topic for at in read.values() if at.topic_id})
@@ -206,7 +212,7 @@ class KafkaPythonTransport(KafkaTransport):
         }
         for at, partition in doubted.items():
             self._by_id.read_again(partition, found[at][0].offset)
-        return [records for at, records in found.items() if at not in doubted]
+        return {at: records for at, records in found.items() if at not in doubted}
 
     def _check_answers(self) -> None:
         """See KafkaTransport."""

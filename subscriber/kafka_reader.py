@@ -16,14 +16,29 @@ partitions it asks for keeps its share."""
 class Reader:
     """A consumer and the partitions that it reads."""
 
-    def __init__(self, consumer: Any, another_consumer: Callable[[], Any], *, wait_ms: float | None = None) -> None:
-        """`wait_ms`: for so long at least the broker holds a fetch, and longer where partitions are many; None: as the
-        consumer was told. `another_consumer` makes one like it, for `renew`.
+    def __init__(
+        self,
+        consumer: Any,
+        another_consumer: Callable[[], Any],
+        *,
+        most: int,
+        most_bytes: int,
+        most_kept: int = 0,
+        wait_ms: float | None = None,
+    ) -> None:
+        """`most`: records are returned at a time, and so many kept for the next times; together they have about
+        `most_bytes` of values, where values are like those before. `wait_ms`: for so long at least the broker holds a
+        fetch, and longer where partitions are many; None: as the consumer was told. `another_consumer` makes one like
+        it, for `renew`.
         """
         self.consumer, self._another_consumer = consumer, another_consumer
-        self._wait_ms = wait_ms
+        self._most, self._most_bytes, self._most_kept, self._wait_ms = most, most_bytes, most_kept, wait_ms
+        self._value_bytes = most_bytes
+        """Of one value, in the last poll that brought some; before that as though each was large."""
         self.next: dict[Place, int] = {}
         """Of every partition that is read: the offset behind the last record that was returned."""
+        self._kept: dict[Place, list[Any]] = {}
+        """What came with those and is to be returned yet, in the order of their turns."""
         self._tell_from: dict[Place, int] = {}
         """Where the consumer has yet to be told, or told again, to read from."""
         self._paused: set[Place] = set()
@@ -34,6 +49,7 @@ class Reader:
         """Kafka's ids of the topics that were read: one that is created again under its name has another."""
 
     def read(self, at: Place, offset: int) -> None:
+        self._kept.pop(at, None)
         self._tell_from[at] = self.next[at] = offset
         self._paused.discard(at)
         self._changed = True
@@ -42,12 +58,13 @@ class Reader:
         self._paused.discard(at)
         if at in self.next:
             del self.next[at]
-            self._tell_from.pop(at, None)
+            for known in (self._kept, self._tell_from):
+                known.pop(at, None)
             self._changed = True
 
     def pause(self, at: Place) -> None:
         if at not in self._paused:
-            self._tell_from[at] = self.next[at]
+            self._tell_from[at] = self._kept[at][-1].offset + 1 if at in self._kept else self.next[at]
             self._paused.add(at)
             self._changed = True
 
@@ -63,6 +80,7 @@ class Reader:
         """Goes on with another consumer, and with nothing that the former one has fetched."""
         former, self.consumer = self.consumer, self._another_consumer()
         self._tell_from = dict(self.next)
+        self._kept.clear()
         self._changed = True
         former.close(autocommit=False, timeout_ms=0)
 
@@ -70,22 +88,53 @@ class Reader:
         self._tell()
         if not self.next and timeout_s == 0:
             return {}
-        polled = self.consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)))
+        polled = self.consumer.poll(timeout_ms=max(0, round(timeout_s * 1000)), max_records=self._most_polled())
         found = {Place(*at): records for at, records in polled.items()}
         for at, records in found.items():
             self.next[at] = records[-1].offset + 1
             if at.topic not in self.ids and (found_id := self.consumer._cluster.topic_id(at.topic)) is not None:
                 self.ids[at.topic] = str(found_id)
+        if found:
+            sizes = [len(record.value or b"") for records in found.values() for record in records]
+            self._value_bytes = max(1, sum(sizes) // len(sizes))
+        return found
+
+    def _most_polled(self) -> int:
+        fits = self._most_bytes // self._value_bytes
+        kept = sum(map(len, self._kept.values()))
+        return max(1, min(self._most, fits), min(self._most_kept, fits) - kept)
+
+    def keep(self, at: Place, records: list[Any]) -> None:
+        """What was polled last of a partition is returned by `take`."""
+        self._kept[at], self.next[at] = records, records[0].offset
+
+    def take(self) -> list[list[Any]]:
+        """Some of what is kept, by partitions, which take turns; nothing of those that are paused."""
+        found: list[list[Any]] = []
+        left = self._most
+        for at in [at for at in self._kept if at not in self._paused]:
+            records = self._kept.pop(at)
+            taken, rest = records[:left], records[left:]
+            records.clear()  # see KafkaPythonTransport._poll
+            found.append(taken)
+            left -= len(taken)
+            self.next[at] = taken[-1].offset + 1
+            if rest:
+                self.keep(at, rest)
+            if not left:
+                break
         return found
 
     def position(self, at: Place) -> int:
         """The offset to be read next, gaps at the end included; asks nobody."""
+        if at in self._kept:
+            return self.next[at]
         told = self._tell_from.get(at)
         return told if told is not None else int(self.consumer.position(TopicPartition(*at), timeout_ms=0))
 
     def positions_to_ask(self) -> dict[Place, int]:
-        """Of all that is read."""
-        return {at: self.position(at) for at in self.next}
+        """Of all of which nothing is kept."""
+        return {at: self.position(at) for at in self.next if at not in self._kept}
 
     def _tell(self) -> None:
         """Hands what changed since the last poll to the consumer, in one go: each assignment walks all partitions."""

@@ -38,6 +38,7 @@ from totalorder.subscriber.kafka_transport import (
     IDENTIFY_S,
     MANY_BYTES,
     MAX_REQUEST_BYTES,
+    PROMPT_BYTES,
     PROMPT_S,
     SLICE_S,
     Described,
@@ -130,7 +131,7 @@ class LibrdkafkaTransport(KafkaTransport):
         except KafkaException as error:
             raise SettingsError(f"librdkafka refuses its settings: {error}", remedy="Change them") from error
         self._consumers = consumers
-        self._first = LibrdkafkaReader(consumers[0], self._most, lambda _topic: "")
+        self._first = LibrdkafkaReader(consumers[0], self._most, lambda _topic: "", at_once_bytes=PROMPT_BYTES)
         self._others = LibrdkafkaReader(consumers[1], self._most, lambda topic: self._by_id.id_of(topic))
         super().__init__(bootstrap_servers, outage_timeout_s, prompt=prompt, first=self._first, others=self._others)
         self._question: _Question | None = None

@@ -3,24 +3,33 @@
 It fetches behind our back, and all partitions feed one queue. What is here and not to be returned yet, since its
 partition is paused or Kafka has yet to confirm the topic's id, is kept: librdkafka's own pause drops what it has
 fetched, and fetches it again. Where too much is kept of a partition it is not fetched for the time being.
+
+Messages are taken apart by columns, one method of all that follow each other in a partition at a time: called by C it
+takes a hundredth of a microsecond, from Python several times that (docs/adr/0025-columns-of-messages.md).
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, chain, groupby, islice, repeat
+from operator import is_, itemgetter, lt
 from typing import Any, NamedTuple
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import Message, TopicPartition
 from kafka.errors import CorruptRecordError, KafkaError
 
 from totalorder.librdkafka_consumer import headers_of
 from totalorder.subscriber.kafka_identities import Place
+from totalorder.subscriber.kafka_transport import KEPT_BYTES, KEPT_RECORDS
 from totalorder.subscriber.librdkafka_errors import END_OF_PARTITION, OFFSET_MISSING, translated
-from totalorder.subscriber.transport import Record
+from totalorder.subscriber.transport import Record, records_of
 
-KEPT_RECORDS, KEPT_BYTES = 10_000, 4 << 20
-"""Shared by the partitions of which something is kept. A fetch that is under way comes on top."""
 _LEAST_KEPT = 200
 _ALL = 1 << 62
+_KEY, _VALUE, _OFFSET = (itemgetter(Record._fields.index(name)) for name in ("key", "value", "offset"))
+_TIME_MS = itemgetter(1)
+"""Of what a message's timestamp() gives."""
+_OF: Any = Message
+"""Its methods are called of many messages at a time. To a checker of types each may give None."""
 
 
 class _Flow:
@@ -37,7 +46,7 @@ class _Flow:
         self.topic_id = topic_id
         self.first = self.fetched = offset
         self.confirmed = offset if topic_id else _ALL
-        self.kept: deque[Record] = deque()
+        self.kept: list[Record] = []
         self.kept_bytes = 0
         self.is_paused = False
         self.is_asked = False
@@ -58,18 +67,22 @@ class _Flow:
         """Whether more is kept than one of so many partitions may."""
         return len(self.kept) > max(_LEAST_KEPT, KEPT_RECORDS // share) or self.kept_bytes > KEPT_BYTES // share
 
-    def take(self, most: int) -> list[Record]:
-        """Up to so many of the records that may be returned."""
-        kept, confirmed = self.kept, self.confirmed
-        if len(kept) <= most and self.fetched <= confirmed:
-            taken = list(kept)
-            kept.clear()
-            self.kept_bytes = 0
-            return taken
-        taken = []
-        while kept and len(taken) < most and kept[0].offset < confirmed:
-            taken.append(kept.popleft())
-            self.kept_bytes -= _size(taken[-1])
+    def keep(self, records: list[Record], leader_epoch: int | None) -> None:
+        """They came next, the last of them from this epoch of the leader."""
+        self.kept += records
+        self.kept_bytes += _size(records)
+        self.fetched, self.leader_epoch = records[-1].offset + 1, leader_epoch
+
+    def take(self, most: int, most_bytes: int) -> list[Record]:
+        """Up to so many of the records that may be returned, and so many bytes of them; but one at least."""
+        end = min(most, len(self.kept))
+        if self.fetched > self.confirmed:
+            end = bisect_left(self.kept, self.confirmed, hi=end, key=_OFFSET)
+        if self.kept_bytes > most_bytes and end > 1:
+            sizes = accumulate(_size([record]) for record in self.kept[:end])
+            end = max(1, bisect_right(list(sizes), most_bytes))
+        self.kept_bytes -= self.kept_bytes * end // len(self.kept)  # as if all were alike: a look at each takes longer
+        taken, self.kept = self.kept[:end], self.kept[end:]
         return taken
 
 
@@ -91,9 +104,13 @@ class Failed(NamedTuple):
 class LibrdkafkaReader:
     """Reads topics by name; those of which `id_of` knows an id return nothing that `confirm` has not seen."""
 
-    def __init__(self, consumer: Any, most: int, id_of: Callable[[str], str]) -> None:
-        """`most`: records that are fetched from librdkafka's queue at a time."""
-        self._consumer, self._most, self._id_of = consumer, most, id_of
+    def __init__(
+        self, consumer: Any, most: int, id_of: Callable[[str], str], *, at_once_bytes: int = KEPT_BYTES
+    ) -> None:
+        """`most`: records that are fetched from librdkafka's queue at a time. `at_once_bytes`: of what is returned at a
+        time, but for one record.
+        """
+        self._consumer, self._most, self._id_of, self._at_once_bytes = consumer, most, id_of, at_once_bytes
         self.ids: dict[str, str] = {}
         """Kafka's ids of the topics that are read by name: one that is created again under its name has another."""
         self._flows: dict[Place, _Flow] = {}
@@ -167,55 +184,50 @@ class LibrdkafkaReader:
             return 0
         more = self._consumer.consume(self._most - 1, 0) if self._most > 1 else []
         came: dict[Place, _Flow] = {}
-        for message in (first, *more):
-            self._note(message, came)
+        for messages in _runs([first, *more]):
+            self._note(messages, came)
         self._doubtful |= came
         self._balance(came)
         return 1 + len(more)
 
-    def _note(self, message: Any, came: dict[Place, _Flow]) -> None:
-        topic, number, offset, error = message.topic(), message.partition(), message.offset(), message.error()
+    def _note(self, messages: Sequence[Any], came: dict[Place, _Flow]) -> None:
+        """Takes in messages of one partition, or one that is an error."""
+        topic, number, error = messages[0].topic(), messages[0].partition(), messages[0].error()
         flow = self._flows.get((topic, number))  # type: ignore[call-overload]
         if flow is None or not flow.is_asked:
-            if error is not None and topic is not None and number < 0:
+            if error is not None and topic is not None and number is None:
                 self._fail([at for at in self._flows if at.topic == topic], error)
             return
-        at = Place(topic, number)
+        at, offset = Place(topic, number), messages[0].offset()
         if error is None:
-            if offset < flow.fetched:
-                return
-            self._keep(at, flow, message)
-            came[at] = flow
+            if fresh := _behind(messages, flow.fetched):
+                self._keep(at, flow, fresh)
+                came[at] = flow
         elif error.code() != END_OF_PARTITION:
             self._fail([at], error, offset if error.code() == OFFSET_MISSING else None)
         elif offset > flow.fetched:
             flow.fetched = offset
             came[at] = flow
 
-    def _keep(self, at: Place, flow: _Flow, message: Any) -> None:
+    def _keep(self, at: Place, flow: _Flow, messages: Sequence[Any]) -> None:
+        """Takes messages apart, up to the first one that cannot be."""
+        headers: list[tuple[tuple[str, bytes | None], ...]] = []
         try:
-            headers = headers_of(message)
-        except SystemError as error:
+            headers.extend(tuple(found) if found else () for found in map(headers_of, messages))
+        except SystemError as error:  # the list has those before
             flow.failure = CorruptRecordError(str(error.__cause__ or error))
             self._failed.add(at)
             self._stop(at, flow)
+        if not headers:
             return
-        record = Record(
-            at.topic,
-            at.partition,
-            message.offset(),
-            message.key(),
-            message.value(),
-            tuple(headers) if headers else (),
-            message.timestamp()[1],
-            flow.topic_id,
+        readable = messages[: len(headers)]
+        offsets, keys, values, times = (
+            map(column, readable) for column in (_OF.offset, _OF.key, _OF.value, _OF.timestamp)
         )
-        flow.fetched = record.offset + 1
-        flow.leader_epoch = message.leader_epoch()
-        flow.kept_bytes += _size(record)
+        records = records_of(at, flow.topic_id, offsets, keys, values, headers, map(_TIME_MS, times))
         if not flow.kept:
             self._full[at] = flow
-        flow.kept.append(record)
+        flow.keep(records, readable[-1].leader_epoch())
 
     def _fail(self, places: Iterable[Place], error: Any, missed: int | None = None) -> None:
         for at in places:
@@ -246,16 +258,18 @@ class LibrdkafkaReader:
     def take(self, most: int) -> list[Record]:
         """Up to so many records that may be returned, in offset order of each partition; partitions take turns."""
         found: list[Record] = []
-        served = []
+        served, bytes_left = [], self._at_once_bytes
         for at, flow in list(self._full.items()):
             if flow.is_paused or flow.kept[0].offset >= flow.confirmed:
                 continue
             del self._full[at]
-            found += flow.take(most - len(found))
+            bytes_left -= flow.kept_bytes
+            found += flow.take(most - len(found), bytes_left + flow.kept_bytes)
+            bytes_left += flow.kept_bytes
             served.append(at)
             if flow.kept:
                 self._full[at] = flow
-            if len(found) >= most:
+            if len(found) >= most or bytes_left <= 0:
                 break
         self._balance(served)
         return found
@@ -323,5 +337,28 @@ Doubts = list[tuple[Place, _Flow, int]]
 """Partitions, as they are read now, each with the offset behind what is here of it."""
 
 
-def _size(record: Record) -> int:
-    return len(record.value or b"") + len(record.key or b"")
+def _runs(messages: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Messages of one partition that follow each other; each that is an error by itself."""
+    topics, partitions, errors = (map(column, messages) for column in (_OF.topic, _OF.partition, _OF.error))
+    whence = zip(topics, partitions, map(is_, errors, repeat(None)), strict=True)
+    begin = 0
+    for (*_, is_record), run in groupby(whence):
+        end = begin + len(list(run))
+        step = end - begin if is_record else 1
+        for at in range(begin, end, step):
+            yield messages[at : at + step]
+        begin = end
+
+
+def _behind(messages: Sequence[Any], offset: int) -> Sequence[Any]:
+    """Those of a partition's messages that lie at an offset or behind, and behind all before them."""
+    offsets = list(map(_OF.offset, messages))
+    if offsets[0] >= offset and all(map(lt, offsets, islice(offsets, 1, None))):
+        return messages
+    reached = accumulate(offsets, max, initial=offset - 1)
+    return [message for message, at, before in zip(messages, offsets, reached, strict=False) if at > before]
+
+
+def _size(records: Sequence[Record]) -> int:
+    """Bytes of keys and values."""
+    return sum(map(len, filter(None, chain(map(_VALUE, records), map(_KEY, records)))))

@@ -1,6 +1,7 @@
 """What was handed to the application, kept until Kafka has the receipts."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -86,8 +87,8 @@ class Journal:
         self._count += end - start
         now_ms = int(self._wall_clock() * 1000)
         if self._last is not None:
-            block, begin, *rest = self._last
-            if block is item and rest == [start, generation, now_ms]:
+            block, begin, last_end, last_generation, last_ms = self._last
+            if block is item and last_end == start and last_generation == generation and last_ms == now_ms:
                 self._last = block, begin, end, generation, now_ms
                 return
             self._close_span()
@@ -166,7 +167,10 @@ class _Directory(Generic[T]):
     def places(self, columns: Iterable[tuple[Ints, Mapping[int, T] | Sequence[T]]]) -> Ints:
         """The places of what columns of numbers stand for, one column after another."""
         found = []
-        for numbers, values in columns:
+        # Columns that follow each other have their values of one block, or of one machine.
+        for _, alike in groupby(columns, lambda column: id(column[1])):
+            parts = list(alike)
+            numbers, values = np.concatenate([part for part, _ in parts]), parts[0][1]
             column = np.empty(len(numbers), dtype=np.int64)
             for number, at in groups(numbers):
                 column[at] = self._places.setdefault(values[number], len(self._places))

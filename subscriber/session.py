@@ -105,7 +105,7 @@ class SessionSettings:
     start_timeout_s: float = 60.0
     save_interval_s: float = 0.0
     max_buffered: int = 1_000
-    max_waiting: int = 50_000
+    max_waiting: int = 20_000
     stalled_after_s: float = 10.0
     start: Start | Literal["saved"] = "saved"
     skips_lost: bool = False
@@ -602,8 +602,10 @@ class Session:
         assert saved is not None, "a position is saved at each grant"
         try:
             if self.ready.first_g > self._positions.promised:
-                # What is acknowledged meanwhile would need receipts first, and is saved in its own time.
-                self._write_position(saved, self._next_g(), _TIMED_SEND_S)
+                # What is acknowledged meanwhile would need receipts first, and is saved in its own time. Behind what is
+                # ready, what is stamped and has not come is covered too: a backlog is ready a little at a time.
+                through = max(self._next_g(), self._machine.next_g(self._ahead - len(self.ready)))
+                self._write_position(saved, through, _TIMED_SEND_S)
         except BrokerUnavailable:
             # How long an outage is borne, poll decides.
             return False

@@ -3,7 +3,8 @@
 Deliberately not in it: consumer groups, commits, automatic offsets. The subscriber says what is read from where.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple, Protocol, Self
 
 from totalorder.sequencer.stamps import Source
@@ -44,6 +45,16 @@ class Record(NamedTuple):
     def at(self) -> Partition:
         """The partition, as it was to be read."""
         return Partition(self.topic, self.partition, self.topic_id)
+
+
+def records_of(at: tuple[str, int], topic_id: str, *columns: Iterable[object]) -> list[Record]:
+    """Records of one partition by the columns from `offset` to `timestamp_ms`; they are all of a length.
+
+    Of many in half the time of Record(...), which calls Python for each.
+    """
+    topic, partition = at
+    rows = zip(repeat(topic), repeat(partition), *columns, repeat(topic_id), strict=False)
+    return list(map(tuple.__new__, repeat(Record), rows))
 
 
 class Transport(Protocol):

@@ -292,23 +292,10 @@ def test_what_a_paused_reader_has_fetched_of_a_former_topic_is_not_of_the_presen
     assert former_ones == [(former, b"%d" % number) for number in range(at_offset, at_offset + len(former_ones))]
 
 
-class Told:
+def told(at: Partition, offset: int) -> confluent_kafka.Message:
     """What librdkafka puts in its queue for a partition that has no such offset."""
-
-    def __init__(self, at: Partition, offset: int) -> None:
-        self._at, self._offset = at, offset
-
-    def topic(self) -> str:
-        return self._at.topic
-
-    def partition(self) -> int:
-        return self._at.number
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> confluent_kafka.KafkaError:
-        return confluent_kafka.KafkaError(confluent_kafka.KafkaError._AUTO_OFFSET_RESET)
+    error = confluent_kafka.KafkaError(confluent_kafka.KafkaError._AUTO_OFFSET_RESET)
+    return confluent_kafka.Message(topic=at.topic, partition=at.number, offset=offset, error=error)
 
 
 @pytest.mark.parametrize("is_read", [False, True])
@@ -329,7 +316,7 @@ def test_a_missing_offset_that_is_told_late_is_no_loss(
         if is_read:
             read_on(transport, found, lambda: len(found) == 10)
         missed = len(found) + ahead
-        transport._others._note(Told(partition, missed), {})
+        transport._others._note([told(partition, missed)], {})
         publish(producer, topic, 10)
         if not is_read and not ahead:
             assert f"{topic}[0]@0, and the log ends at 20" in lost(transport), "nothing that came speaks against it"
@@ -337,7 +324,7 @@ def test_a_missing_offset_that_is_told_late_is_no_loss(
         read_on(transport, found, lambda: len(found) == 20)
         assert [record.offset for record in found] == list(range(20))
         transport._others._flows[Place(topic, 0)].leader_epoch = 4
-        transport._others._note(Told(partition, 20), {})
+        transport._others._note([told(partition, 20)], {})
         assert f"{topic}[0]@20, and the log ends at 20" in lost(transport), "another leader may have cut it"
     finally:
         transport.close()

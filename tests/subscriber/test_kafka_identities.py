@@ -28,7 +28,7 @@ class Asked:
     def __init__(self) -> None:
         self.now = 0.0
         self.consumers = [Consumer()]
-        self.reader = Reader(self.consumers[0], self._another)
+        self.reader = Reader(self.consumers[0], self._another, most=1_000, most_bytes=1_000_000)
         self.by_id = Identities(self.reader, lambda: self.now)
 
     def _another(self) -> Consumer:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError as Told
+from confluent_kafka import KafkaError as Told, Message
 from hypothesis import given, settings, strategies as st
 from kafka.errors import CorruptRecordError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
@@ -15,53 +15,27 @@ from totalorder.subscriber.transport import Record
 
 A, B, NAMED = Place("a", 0), Place("b", 1), Place("named", 0)
 BY_ID = {"a": "id-a", "b": "id-b"}
+MAKE: Any = Message
+"""Its stubs know names of arguments only."""
 
 
-class Error:
-    """confluent-kafka's."""
-
-    def __init__(self, code: int) -> None:
-        self._code = code
-
-    def code(self) -> int:
-        return self._code
-
-    def str(self) -> str:
-        return f"error {self._code}"
+def message(at: Place, offset: int, *, code: int = 0, value: bytes | None = b"v", **more: Any) -> Message:
+    """confluent-kafka's own."""
+    error = Told(code) if code else None
+    given: dict[str, Any] = {"headers": None, "leader_epoch": 7} | more
+    made: Message = MAKE(*at, offset, value=value, error=error, timestamp=(1, 5), **given)
+    return made
 
 
-class Message:
-    """confluent-kafka's."""
-
-    def __init__(self, at: Place, offset: int, *, code: int = 0, value: bytes = b"v") -> None:
-        self._at, self._offset, self._code, self._value = at, offset, code, value
-
-    def topic(self) -> str:
-        return self._at.topic
-
-    def partition(self) -> int:
-        return self._at.partition
-
-    def offset(self) -> int:
-        return self._offset
-
-    def error(self) -> Error | None:
-        return Error(self._code) if self._code else None
-
-    def key(self) -> None:
-        return None
-
-    def value(self) -> bytes:
-        return self._value
+class Broken(Message):
+    """Its header has a name that is not UTF-8."""
 
     def headers(self) -> None:
-        return None
+        raise SystemError("returned a result with an exception set") from UnicodeDecodeError("utf-8", b"x", 0, 1, "why")
 
-    def timestamp(self) -> tuple[int, int]:
-        return 1, 5
 
-    def leader_epoch(self) -> int:
-        return 7
+def broken(at: Place, offset: int) -> Message:
+    return Broken(topic=at.topic, partition=at.partition, offset=offset, value=b"v")
 
 
 class Consumer:
@@ -85,13 +59,13 @@ class Consumer:
         for at in partitions:
             place = Place(at.topic, at.partition)
             del self.assigned[place]
-            self.queue = [message for message in self.queue if (message.topic(), message.partition()) != place]
+            self.queue = [one for one in self.queue if (one.topic(), one.partition()) != place]
 
     def fetch(self) -> None:
         while self.assigned and len(self.queue) < self._ahead:
             for at, offset in self.assigned.items():
                 offset += offset % 7 == 0
-                self.queue.append(Message(at, offset))
+                self.queue.append(message(at, offset))
                 self.assigned[at] = offset + 1
                 self.fetched += 1
 
@@ -104,8 +78,8 @@ class Consumer:
         return found
 
 
-def reader_of(consumer: Consumer, most: int = 10) -> LibrdkafkaReader:
-    return LibrdkafkaReader(consumer, most, lambda topic: BY_ID.get(topic, ""))
+def reader_of(consumer: Consumer, most: int = 10, **more: int) -> LibrdkafkaReader:
+    return LibrdkafkaReader(consumer, most, lambda topic: BY_ID.get(topic, ""), **more)
 
 
 def offsets(records: list[Record], at: Place) -> list[int]:
@@ -247,10 +221,27 @@ def test_large_values_are_kept_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -
     reader.read(NAMED, 0)
     reader.pause(NAMED)
     for offset in range(4):
-        consumer.queue.append(Message(NAMED, offset, value=b"x" * 1_000))
+        consumer.queue.append(message(NAMED, offset, value=b"x" * 1_000))
         reader.receive(0)
     assert [flow.fetched for flow in reader._flows.values()] == [3]
     assert consumer.assigned == {}
+
+
+def test_of_large_values_few_are_returned_at_a_time() -> None:
+    other = Place("other", 0)
+    consumer = Consumer(ahead=0)
+    reader = reader_of(consumer, at_once_bytes=2_500)
+    for at in (NAMED, other):
+        reader.read(at, 0)
+        consumer.queue += [message(at, offset, value=b"x" * 1_000) for offset in range(4)]
+    reader.receive(0)
+    found = [[(record.topic, record.offset) for record in reader.take(10)] for _ in range(4)]
+    assert found == [
+        [("named", 0), ("named", 1), ("other", 0)],
+        [("named", 2), ("named", 3), ("other", 1)],
+        [("other", 2), ("other", 3)],
+        [],
+    ]
 
 
 def test_a_gap_at_the_end_is_known_by_the_partitions_end() -> None:
@@ -258,7 +249,7 @@ def test_a_gap_at_the_end_is_known_by_the_partitions_end() -> None:
     reader = reader_of(consumer)
     for at in (NAMED, A):
         reader.read(at, 3)
-    consumer.queue = [Message(at, 5, code=Told._PARTITION_EOF) for at in (NAMED, A)]
+    consumer.queue = [message(at, 5, code=Told._PARTITION_EOF) for at in (NAMED, A)]
     reader.receive(0)
     assert (reader.position(NAMED), reader.position(A)) == (5, 3)
     reader.confirm(reader.doubts())
@@ -271,9 +262,9 @@ def test_what_is_amiss_is_told_behind_what_came_before_it() -> None:
     reader.read(NAMED, 0)
     reader.read(A, 0)
     consumer.queue = [
-        Message(NAMED, 0),
-        Message(NAMED, 1, code=Told._AUTO_OFFSET_RESET),
-        Message(Place("a", -1), 0, code=Told.TOPIC_AUTHORIZATION_FAILED),
+        message(NAMED, 0),
+        message(NAMED, 1, code=Told._AUTO_OFFSET_RESET),
+        message(Place("a", -1), 0, code=Told.TOPIC_AUTHORIZATION_FAILED),
     ]
     reader.receive(0)
     found = reader.failed()
@@ -289,7 +280,7 @@ def test_what_is_amiss_is_told_behind_what_came_before_it() -> None:
     reader.again(NAMED)
     assert reader.failed() is None
     reader.receive(0)
-    consumer.queue = [Message(NAMED, 1)]
+    consumer.queue = [message(NAMED, 1)]
     reader.receive(0)
     assert offsets(reader.take(10), NAMED) == [1]
 
@@ -301,21 +292,21 @@ def test_an_offset_from_which_reading_went_on_is_not_missed_once_more() -> None:
     reader.receive(0)
     reader.read(NAMED, 5)
     reader.receive(0)
-    consumer.queue = [Message(NAMED, 0, code=Told._AUTO_OFFSET_RESET)]
+    consumer.queue = [message(NAMED, 0, code=Told._AUTO_OFFSET_RESET)]
     reader.receive(0)
     assert reader.failed() is None
-    consumer.queue = [Message(NAMED, 8, code=Told._AUTO_OFFSET_RESET)]
+    consumer.queue = [message(NAMED, 8, code=Told._AUTO_OFFSET_RESET)]
     reader.receive(0)
     found = reader.failed()
     assert found is not None
     assert (found.offset, found.missed, found.first, found.leader_epoch) == (5, 8, 5, None)
-    consumer.queue = [Message(NAMED, offset) for offset in range(5, 9)]
+    consumer.queue = [message(NAMED, offset) for offset in range(5, 9)]
     reader.receive(0)
     assert offsets(reader.take(10), NAMED) == [5, 6, 7, 8]
     assert reader.failed() is None, "what was missed came"
     for amiss in (
-        Message(NAMED, 0, code=Told.TOPIC_AUTHORIZATION_FAILED),
-        Message(NAMED, 8, code=Told._LOG_TRUNCATION),
+        message(NAMED, 0, code=Told.TOPIC_AUTHORIZATION_FAILED),
+        message(NAMED, 8, code=Told._LOG_TRUNCATION),
     ):
         reader.receive(0)
         consumer.queue = [amiss]
@@ -324,21 +315,96 @@ def test_an_offset_from_which_reading_went_on_is_not_missed_once_more() -> None:
         reader.again(NAMED)
 
 
-class Broken(Message):
-    """Its header has a name that is not UTF-8."""
-
-    def headers(self) -> None:
-        raise SystemError("returned a result with an exception set") from UnicodeDecodeError("utf-8", b"x", 0, 1, "why")
-
-
 def test_nothing_comes_behind_a_record_that_cannot_be_read() -> None:
     consumer = Consumer(ahead=0)
     reader = reader_of(consumer)
     reader.read(NAMED, 1)
-    consumer.queue = [Message(NAMED, 1), Broken(NAMED, 2), Message(NAMED, 3)]
+    consumer.queue = [message(NAMED, 1), broken(NAMED, 2), message(NAMED, 3)]
     reader.receive(0)
     assert offsets(reader.take(10), NAMED) == [1]
     found = reader.failed()
     assert found is not None
     assert (found[0], found[1], type(found[2])) == (NAMED, 2, CorruptRecordError)
     assert reader.position(NAMED) == 2
+
+
+# --- messages by columns, and one by one ------------------------------------------------------------------------------
+
+
+class OneByOne:
+    """The twin of what a reader takes in of a partition."""
+
+    def __init__(self, topic_id: str) -> None:
+        self.topic_id, self.records = topic_id, list[Record]()
+        self.fetched, self.bytes = 3, 0
+        self.leader_epoch: int | None = None
+        self.failure, self.is_over = "", False
+
+    def note(self, one: Any) -> None:
+        topic, number, offset, error = one.topic(), one.partition(), one.offset(), one.error()
+        if error is not None and number is None:
+            self.failure = "TopicAuthorizationFailedError"
+        elif self.is_over:
+            return
+        elif error is not None:
+            if error.code() == Told._PARTITION_EOF:
+                self.fetched = max(self.fetched, offset)
+            else:
+                self.failure = "TopicAuthorizationFailedError"
+        elif offset >= self.fetched:
+            try:
+                headers = tuple(one.headers() or ())
+            except SystemError:
+                self.failure, self.is_over = "CorruptRecordError", True
+                return
+            key, value = one.key(), one.value()
+            time_ms = one.timestamp()[1]
+            self.records.append(Record(topic, number, offset, key, value, headers, time_ms, self.topic_id))
+            self.fetched, self.leader_epoch = offset + 1, one.leader_epoch()
+            self.bytes += len(key or b"") + len(value or b"")
+
+
+PAYLOADS = st.none() | st.binary(max_size=3)
+HEADERS = st.none() | st.lists(st.tuples(st.sampled_from(["", "a", "b"]), PAYLOADS), max_size=2)
+SOUND = st.builds(
+    lambda at, offset, key, value, headers, epoch, time: MAKE(
+        *at, offset, key, value, headers, timestamp=time, leader_epoch=epoch
+    ),
+    *(st.sampled_from([A, B, NAMED, Place("unread", 0)]), st.integers(0, 12), PAYLOADS, PAYLOADS, HEADERS),
+    *(st.sampled_from([-1, 0, 7]), st.tuples(st.sampled_from([0, 1, 2]), st.integers(-1, 9))),
+)
+RISING = st.builds(
+    lambda at, begin, count: [message(at, offset) for offset in range(begin, begin + count)],
+    *(st.sampled_from([A, NAMED]), st.integers(0, 9), st.integers(1, 9)),
+)
+AMISS = st.builds(
+    lambda at, offset, code: message(at, offset, code=code),
+    *(st.sampled_from([A, B, NAMED, Place("unread", 0)]), st.integers(0, 12)),
+    st.sampled_from([Told._PARTITION_EOF, Told.TOPIC_AUTHORIZATION_FAILED]),
+) | st.just(message(Place("b", -1), 0, code=Told.TOPIC_AUTHORIZATION_FAILED))
+UNREADABLE = st.builds(lambda at, offset: broken(at, offset), st.sampled_from([A, NAMED]), st.integers(4, 12))
+CAME = st.lists(RISING | st.lists(SOUND | SOUND | AMISS | UNREADABLE, max_size=5), max_size=6)
+
+
+@settings(max_examples=300)
+@given(st.lists(CAME, max_size=3))
+def test_columns_have_what_the_messages_have_one_by_one(calls: list[list[list[Message]]]) -> None:
+    consumer = Consumer(ahead=0)
+    reader = reader_of(consumer, most=1_000)
+    twins = {at: OneByOne(BY_ID.get(at.topic, "")) for at in (A, B, NAMED)}
+    for at in twins:
+        reader.read(at, 3)
+    for call in calls:
+        reader._tell()
+        consumer.queue = [one for part in call for one in part]
+        for one in consumer.queue:
+            for at, twin in twins.items():
+                if (one.topic(), one.partition() if one.partition() is not None else at.partition) == at:
+                    twin.note(one)
+        assert reader.receive(0) == sum(map(len, call))
+        for at, twin in twins.items():
+            flow = reader._flows[at]
+            assert flow.kept == twin.records
+            assert (flow.fetched, flow.kept_bytes, flow.leader_epoch) == (twin.fetched, twin.bytes, twin.leader_epoch)
+            assert type(flow.failure).__name__ == (twin.failure or "NoneType")
+            assert flow.is_asked != twin.is_over
