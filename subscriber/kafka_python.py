@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -214,21 +214,23 @@ class KafkaPythonTransport(KafkaTransport):
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
-        deadline: float,
+        waits: Iterable[float],
     ) -> int:
         """See KafkaTransport."""
-        while True:
+        future: Any = None
+        for wait_s in waits:
             try:
-                future = self._producer.send(
-                    partition.topic, value=value, key=key, headers=headers, partition=partition.number
-                )
-            except KafkaTimeoutError:  # the topic is not known yet
-                if time.monotonic() >= deadline:
+                if future is None:
+                    future = self._producer.send(
+                        partition.topic, value=value, key=key, headers=headers, partition=partition.number
+                    )
+                return int(future.get(timeout=wait_s).offset)
+            except KafkaTimeoutError:  # it takes longer, or the topic is not known yet
+                if future is not None and future.is_done:
                     raise
             except ValueError as error:
                 raise no_such_partition(partition) from error
-            else:
-                return int(future.get(timeout=max(0.0, deadline - time.monotonic())).offset)
+        raise KafkaTimeoutError
 
     def close(self) -> None:
         """See Transport."""

@@ -533,8 +533,9 @@ class Session:
             if self.generation and now >= self._save_at:
                 self.save(timeout_s=_TIMED_SEND_S)
         except BrokerUnavailable:
-            # Nothing is lost by being late. How long an outage is borne, poll decides.
-            pass
+            # Nothing is lost by being late. How long an outage is borne, poll decides; a write that is tried again soon
+            # tells it when that is over.
+            self._save_at = min(self._save_at, self._clock() + _TIMED_SEND_S)
 
     def hand_out(self) -> Event | Lost | None:
         """The next event that is ready, for the application; None while Kafka is silent, or news are to be told."""
@@ -872,6 +873,6 @@ class Session:
                 self._save_last()
         except BrokerUnavailable:
             # The position saved last still holds: a later process begins there.
-            pass
+            self.seeing.unsaved(error)
         finally:
             self._transport.close()
