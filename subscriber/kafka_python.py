@@ -40,6 +40,9 @@ from totalorder.subscriber.transport import Partition, Record
 _BLOCK_S = 0.2
 """kafka-python's producer waits so long for a topic that it does not know yet; then it is called again."""
 _LIVELY_SLICE_S = 0.02
+_LAST_S = 0.5
+"""For what is being written at the end, which nobody waits for any more: whoever wrote it has given up, or was
+interrupted."""
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 """Of a topic that is not there, or has a name that none can have: a pub/sub topic's name may be of such a kind."""
 
@@ -241,7 +244,7 @@ class KafkaPythonTransport(KafkaTransport):
             for reader in (self._first, self._others):
                 ends.callback(reader.consumer.close, autocommit=False, timeout_ms=round(ANSWER_S * 1000))
             ends.callback(self._admin.close)
-            ends.callback(self._producer.close, timeout=ANSWER_S)
+            ends.callback(self._producer.close, timeout=_LAST_S)
 
 
 def _check_answers(reader: Reader) -> None:
