@@ -37,8 +37,9 @@ class Reader(Generic[Handed]):
     - "earliest": behind the last event of the topics that Kafka has no longer. To find it all stamps are read once.
     - "now": behind all that is stamped when reading begins. `until=None`: reading never ends.
 
-    What Kafka has no longer stops it with EventsLost; with `on_lost="skip"` a `Lost` comes in its place (to a checker
-    of types that is a `Reader[Event | Lost]`). Stamps that are gone stop it always: without them there is no order.
+    What Kafka has no longer stops it with EventsLost at its turn, behind all that stands before it; with
+    `on_lost="skip"` a `Lost` comes in its place (to a checker of types that is a `Reader[Event | Lost]`). Stamps that
+    are gone stop it always: without them there is no order.
     `entries` of its events are empty, `tag` is None. At most about `max_buffered` events wait per Kafka partition.
     `client`, `kafka` and `outage_timeout_s` are as for a Subscriber. For use by one thread, but for `stop`.
     `transport`, `clock` and `wall_clock` are for tests.

@@ -30,6 +30,7 @@ from totalorder.subscriber.delivery.effects import (
 )
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.losses import READ_ON_WITHOUT
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reading.choice import Choice
@@ -64,7 +65,7 @@ class ReaderSession:
     """One reading of a domain. After an error only `close` makes sense."""
 
     def __init__(self, transport: Transport, settings: ReaderSettings, *, wall_clock: Callable[[], float]) -> None:
-        self.ready = Ready()
+        self.ready = Ready(skips_lost=settings.skips_lost, go_on=READ_ON_WITHOUT)
         self.handed_g = 0
         """Of the last event that was handed out; before, where reading begins."""
         self._transport, self._settings, self._now_ms = transport, settings, round(wall_clock() * 1000)
@@ -113,7 +114,6 @@ class ReaderSession:
             after=after,
             through=until.g if isinstance(until, Position) else _NEVER,
             until_ms=ms_of(until) if isinstance(until, datetime) else _NEVER,
-            skips_lost=settings.skips_lost,
             max_buffered=settings.max_buffered,
             max_waiting=settings.max_waiting,
         )
@@ -307,13 +307,15 @@ class ReaderSession:
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def hand_out(self) -> Event | Lost:
-        """The next event that is ready."""
+        """The next event that is ready. EventsLost where a loss stands that is not skipped, and again from then on."""
+        self.ready.check_next()
         event, _, _ = self.ready.pop()
         self.handed_g = event.g
         return event
 
     def hand_out_batch(self, most: int) -> EventBatch[Any]:
-        """At most `most` of the next events that are ready."""
+        """At most `most` of the next events that are ready; EventsLost as `hand_out`."""
+        self.ready.check_next()
         lost: list[Lost] = []
         parts: list[Deliveries] = []
         while most > 0 and (item := self.ready.take(most, _NEVER, events_only=bool(parts))) is not None:

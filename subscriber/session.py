@@ -59,6 +59,7 @@ from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.event import Event, Lost, position_of
+from totalorder.subscriber.losses import GO_ON_WITHOUT
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
@@ -154,7 +155,7 @@ class Session:
         """The store that has the acknowledged position, if that is not Kafka."""
         self.already_done = 0
         """So many deliveries were dropped, since the store says that they are done."""
-        self.ready = Ready()
+        self.ready = Ready(skips_lost=settings.skips_lost, go_on=GO_ON_WITHOUT)
         self.finished: Finished | None = None
         self.generation = 0
         """Of this process, 0 before its first grant."""
@@ -269,7 +270,6 @@ class Session:
             domain=self._settings.domain,
             position=position,
             delivered_through=promised,
-            skips_lost=self._settings.skips_lost,
             max_buffered=self._settings.max_buffered,
             max_waiting=self._settings.max_waiting,
         )
@@ -538,9 +538,13 @@ class Session:
             self._save_at = min(self._save_at, self._clock() + _TIMED_SEND_S)
 
     def hand_out(self) -> Event | Lost | None:
-        """The next event that is ready, for the application; None while Kafka is silent, or news are to be told."""
+        """The next event that is ready, for the application; None while Kafka is silent, or news are to be told.
+
+        EventsLost where a loss stands that is not skipped: at its turn, and again whenever this is called.
+        """
         if self.seeing.through is not None and self.seeing.holds_back(self.ready.first_g):
             return None
+        self.ready.check_next()
         if self.ready.front.g > self._allowed_g and not self._promise():
             return None
         event, item, at = self.ready.pop()
@@ -552,6 +556,7 @@ class Session:
         """At most `most` of the next events that are ready; none while Kafka is silent, or news are to be told."""
         if self.seeing.through is not None and self.seeing.holds_back(self.ready.first_g):
             return EventBatch((), ())
+        self.ready.check_next()
         if self.ready.first_g > self._allowed_g and not self._promise(most):
             return EventBatch((), ())
         lost: list[Lost] = []
@@ -743,7 +748,8 @@ class Session:
         if done == size:
             return
         if isinstance(effect, DeliverLost):
-            self.seeing.lost(effect)
+            if self.ready.skips_lost:
+                self.seeing.lost(effect)
             self.ready.append(effect)
         else:
             self.ready.append(effect.part(done, size) if done else effect)
@@ -871,7 +877,7 @@ class Session:
             self._journal.send()
             if save and self.generation:
                 self._save_last()
-        except BrokerUnavailable:
+        except BrokerUnavailable as error:
             # The position saved last still holds: a later process begins there.
             self.seeing.unsaved(error)
         finally:

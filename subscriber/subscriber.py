@@ -127,9 +127,9 @@ class Subscriber(Generic[Handed]):
     read, during which the lease is not renewed. The next process goes on by "saved", or from a position stored since;
     but one whose former was killed while that began starts as that did.
 
-    What Kafka has no longer (retention, deletion) stops it with EventsLost; with `on_lost="skip"` a
-    `Lost` comes in its place, which names topic, partition and offsets, and is acknowledged like an event (to a checker
-    of types that is a `Subscriber[Event | Lost]`).
+    What Kafka has no longer (retention, deletion) stops it with EventsLost at its turn, behind all that stands before
+    it in the order; with `on_lost="skip"` a `Lost` comes in its place, which names topic, partition and offsets, and is
+    acknowledged like an event (to a checker of types that is a `Subscriber[Event | Lost]`).
 
     The subscription ends when no process renews it for `lease_s` seconds (0: never). Acknowledged positions are saved
     within each `ack`, a few milliseconds: acknowledge every hundredth event where that is too slow. With

@@ -157,9 +157,9 @@ class Sources:
                 f"{place(state.source, offset)} has a value with crc32 {crc:08x}; its stamp says {stamped:08x}"
             )
 
-    def received_to(self, source: Source) -> int:
-        """Behind the last offset of which it is known whether it came."""
-        return self._states[self._numbers[source]].received_to
+    def found_behind(self, number: int, offset: int) -> int:
+        """See delivery.events.Events."""
+        return self._states[number].found_behind(offset)
 
     # --- topics that leave --------------------------------------------------------------------------------------------
 

@@ -285,6 +285,31 @@ def test_what_is_gone_stops_a_reader_or_is_told_in_its_place() -> None:
     assert told[0].position == lost[0].position
 
 
+def take_all(reader: Reader[Any], size: int, got: list[Any]) -> None:
+    for _ in range(100):
+        got += [taken(reader)] if size == 1 else list(reader.poll_batch(size, 60))
+
+
+@pytest.mark.parametrize("most", [1, 4, 100])
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_loss_stops_a_reader_at_its_turn_behind_all_that_stands_before_it(most: int, size: int) -> None:
+    world = backlog()
+    everything = read(world)
+    lost = next(event for event in everything if (event.topic, event.partition, event.offset) == ("a", 1, 3))
+    del world.kafka.logs[Partition("a", 1)][3]
+    beginning, transport = everything[0].position.at(0), SimTransport(world.kafka, world.rng, world.tick, most=most)
+    reader = reader_of(world, start=beginning, transport=transport, until="now")
+    got: list[Any] = []
+    for _ in range(2):
+        with pytest.raises(EventsLost, match=r"a\[1\]@3 of topic 'a' is stamped .* start=.earliest. begins behind it"):
+            take_all(reader, size, got)
+    assert said(got) == said([event for event in everything if event.g < lost.g])
+    assert reader.position == got[-1].position
+    assert not reader.finished
+    rest = read(world, start=reader.position, on_lost="skip")
+    assert (type(rest[0]), rest[0].g, len(got + rest)) == (Lost, lost.g, len(everything))
+
+
 def test_a_topic_that_was_deleted_is_lost_and_the_new_one_of_its_name_is_read() -> None:
     world = backlog()
     everything = read(world)

@@ -27,6 +27,8 @@ class Slot:
         self.processes: list[Process] = []
         self.must_begin_anew = False
         """After a lapse that cannot be healed."""
+        self.must_skip = False
+        """After a loss that stopped a process."""
 
 
 class Lives:
@@ -90,6 +92,8 @@ class Lives:
             transport=transport,
         )
         slot.must_begin_anew = False
+        if world.loses_events:
+            process.skips = slot.must_skip or not world.has("fails") or rng.random() < 0.5
         if world.healing:
             transport.fair, transport.most = True, 50
         elif world.has("crashes") and rng.random() < 0.2:
@@ -110,9 +114,12 @@ class Lives:
         except (Fenced, SubscriptionEnded, Rejected, BrokerUnavailable, SequencerUnavailable) as error:
             process.ended = type(error).__name__
         except EventsLost as error:
-            if "cannot be put in an order that all share" not in str(error):
+            if "cannot be put in an order that all share" in str(error):
+                process.ended, slot.must_begin_anew = "unordered", True
+            elif self._world.loses_events and not process.skips:
+                process.ended, slot.must_skip = "lost", True
+            else:
                 raise
-            process.ended, slot.must_begin_anew = "unordered", True
         finally:
             process.note_ready()
         if process.ended and process.subscriber is not None and not process.dead:
@@ -144,7 +151,7 @@ class Lives:
             id=slot.id,
             domain=world.domain.name,
             start="now" if process.anew else "saved",
-            on_lost="skip" if world.has("deletes") or world.has("loses") else "fail",
+            on_lost="skip" if process.skips else "fail",
             lease_s=world.lease_s,
             start_timeout_s=rng.choice([2, 30, 1e6]) if world.has("timeouts") and not world.healing else 1e6,
             save_interval_s=process.save_interval_s,
