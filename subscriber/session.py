@@ -8,19 +8,15 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Literal, cast
 
 from totalorder.errors import (
     BrokerUnavailable,
-    EventsLost,
     SequencerUnavailable,
     SettingsError,
     StoreUnavailable,
     SubscriptionEnded,
 )
-from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import (
     Answer,
     Ended,
@@ -30,35 +26,20 @@ from totalorder.sequencer.control import (
     Skipped,
     Subscribe,
     Unsubscribe,
-    decode_answer,
 )
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.position import Progress, before_subscription
 from totalorder.sequencer.signing import Signer
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
-from totalorder.subscriber.delivery.effects import (
-    Deliveries,
-    DeliverLost,
-    Effect,
-    Finished,
-    Granted,
-    PauseEvents,
-    PauseStamps,
-    ReadEvents,
-    ReadStamps,
-    ResumeEvents,
-    ResumeStamps,
-    StopEvents,
-    StopStamps,
-    Switched,
-)
+from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Finished, Granted, Switched
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.event import Event, Lost, position_of
+from totalorder.subscriber.feed import Feed
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
@@ -67,7 +48,6 @@ from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
-from totalorder.subscriber.stamps_log import headers_of
 from totalorder.subscriber.start import Start, check_place
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Partition, Record, Transport
@@ -75,8 +55,6 @@ from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
 
 _WAIT_S = 0.2
-_PLACE = itemgetter(*map(Record._fields.index, ("topic", "partition", "topic_id")))
-"""Where a record comes from."""
 _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _REFRESH_S = 60.0
@@ -189,10 +167,8 @@ class Session:
         self._promised_before = 0
         """How far former processes may have handed out events."""
         self._stamps_count = 0
-        self._assemblers: dict[int, StampsAssembler] = {}
-        self._moved: set[Partition] = set()
-        self._event_partitions: dict[Source, bool] = {}
-        self._holding = False
+        self._feed = Feed(transport, settings.domain, self)
+        self._event_partitions = self._feed.event_partitions
         self._renew_at: float | None = None
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
@@ -311,9 +287,7 @@ class Session:
         self._idle_s = 0.0 if came else self._idle_s + _WAIT_S
         if self._idle_s >= self._settings.start_timeout_s:
             raise self._no_sequencer("stamps do not go as far as its answer")
-        for record in others:
-            if record.topic == self._names.grants:
-                self._dispatch([record])
+        self._feed.give_answers(others)
 
     def _is_former(self, answer: Answer) -> bool:
         """Whether it changed the id's subscription before the grant of this process."""
@@ -366,7 +340,7 @@ class Session:
                 self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
                 for record in self._transport.poll(_WAIT_S):
                     if record.topic == self._names.grants:
-                        self._dispatch([record])
+                        self._feed.give_answers([record])
                     else:
                         records.append(record)
         return records
@@ -460,16 +434,7 @@ class Session:
         begun = self._clock()
         self._pump_at = begun + _NEWS_S
         self._throttle()
-        self._moved.clear()
-        records = self._records(timeout_s)
-        gone = [at for at in self._transport.vanished() if self._event_partitions.pop(at.source, None) is not None]
-        for _, run in groupby(records, _PLACE):
-            self._dispatch(list(run))
-        # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
-        records.clear()
-        for partition in gone:
-            self.seeing.vanished(partition.topic, partition.topic_id)
-            self._apply(self._machine.gone(partition.source, GONE))
+        self._feed.pump(timeout_s)
         self.seeing.look(lambda: [*waits, *self._waits()])
         self._pumped_s += self._clock() - begun
 
@@ -482,24 +447,6 @@ class Session:
         unread = [name for name in self._machine.topics if name not in read] if by_topic else []
         found = self._unread.waits(self._clock(), unread, self._machine.stamps_partitions)
         return [*self._machine.waits(), *found]
-
-    def _records(self, timeout_s: float) -> list[Record]:
-        """What has come. Where Kafka has removed something of events, reading goes on behind it.
-
-        The machine knows whether an event was lost that is owed: what is gone may be of others, or no event at all.
-        """
-        try:
-            return self._transport.poll(timeout_s)
-        except EventsLost as error:
-            if not error.gone or error.gone.keys() - self._event_partitions.keys():
-                raise
-            for place, offset in error.gone.items():
-                source = Source(*place)
-                if source in self._event_partitions:  # the one before may have completed a change that drops it
-                    self._transport.read(Partition.of(source), offset)
-                    self._let_flow(source)
-                    self._apply(self._machine.gone(source, offset))
-            return []
 
     def tick(self) -> None:
         """Before an event is taken, or when none will come: looks for news now and then, and does what is due.
@@ -664,35 +611,10 @@ class Session:
         if self._settings.save_interval_s == 0:
             self.save()
 
-    def _dispatch(self, records: list[Record]) -> None:
-        """Takes records of one partition that have come, unless it is read from elsewhere on meanwhile."""
-        topic, at = records[0].topic, records[0].at
-        if topic == self._names.positions:
-            if (later := self._positions.later(records, self.generation)) is not None:
-                raise self._requests.fenced(later)
-            return
-        if topic not in (self._names.grants, self._names.stamps):
-            if at not in self._moved:
-                self._apply(self._machine.events(at.source, block_of(records, self._machine.topic_by)))
-            return
-        for record in records:
-            if at in self._moved:
-                break
-            if topic == self._names.stamps:
-                self._stamps_record(record)
-            elif record.value is not None:
-                self._answered(decode_answer(record.value))
+    # --- what the feed gives, and what the machine says to it ---------------------------------------------------------
 
-    def _stamps_record(self, record: Record) -> None:
-        assembler = self._assemblers.get(record.partition)
-        if assembler is None:
-            return
-        batch = assembler.add(record.value, headers_of(record), offset=record.offset)
-        if batch is not None:
-            self.seeing.stamped(batch.incarnation)
-            self._apply(self._machine.stamped(batch, offset=assembler.began_at, next_offset=record.offset + 1))
-
-    def _answered(self, answer: Answer) -> None:
+    def take_answer(self, answer: Answer, /) -> None:
+        """See Fed."""
         self._requests.note(answer)
         if isinstance(answer, Renewed) and answer.nonce == self._nonce:
             self.seeing.answered()
@@ -713,6 +635,26 @@ class Session:
         """Whether a machine that is made later must know of it, though others come after it."""
         return answer.id == self._settings.id or isinstance(answer, Retired | Skipped)
 
+    def take_stamps(self, batch: StampedBatch, offsets: range, /) -> None:
+        """See Fed."""
+        self.seeing.stamped(batch.incarnation)
+        self._apply(self._machine.stamped(batch, offset=offsets.start, next_offset=offsets.stop))
+
+    def take_events(self, source: Source, records: list[Record], /) -> None:
+        """See Fed."""
+        self._apply(self._machine.events(source, block_of(records, self._machine.topic_by)))
+
+    def take_gone(self, source: Source, offset: int, /) -> None:
+        """See Fed."""
+        if offset == GONE:
+            self.seeing.vanished(source.topic, source.topic_id)
+        self._apply(self._machine.gone(source, offset))
+
+    def take_others(self, records: list[Record], /) -> None:
+        """What processes of the id have saved."""
+        if (later := self._positions.later(records, self.generation)) is not None:
+            raise self._requests.fenced(later)
+
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliveries | DeliverLost):
@@ -725,10 +667,8 @@ class Session:
             elif isinstance(effect, Switched):
                 self._save_at = self._clock()
                 self.seeing.switched(effect)
-            elif isinstance(effect, ReadStamps | StopStamps | PauseStamps | ResumeStamps):
-                self._apply_to_stamps(effect)
             else:
-                self._apply_to_events(effect)
+                self._feed.apply(effect)
 
     def _delivered(self, effect: Deliveries | DeliverLost) -> None:
         """It is the application's next, but for what a store says that is done."""
@@ -754,49 +694,9 @@ class Session:
         done_g = self.stored.done.g
         return int(effect.g <= done_g) if isinstance(effect, DeliverLost) else int((effect.rows.g <= done_g).sum())
 
-    def _apply_to_stamps(self, effect: ReadStamps | StopStamps | PauseStamps | ResumeStamps) -> None:
-        partition = Partition(self._names.stamps, effect.partition)
-        if isinstance(effect, ReadStamps):
-            self._assemblers[effect.partition] = StampsAssembler(
-                domain=self._settings.domain, partition=effect.partition
-            )
-            self._transport.read(partition, effect.offset)
-            self._moved.add(partition)
-        elif isinstance(effect, StopStamps):
-            del self._assemblers[effect.partition]
-            self._transport.stop(partition)
-        elif isinstance(effect, PauseStamps):
-            self._transport.pause(partition)
-        else:
-            self._transport.resume(partition)
-
-    def _apply_to_events(self, effect: ReadEvents | StopEvents | PauseEvents | ResumeEvents) -> None:
-        source, partition = effect.source, Partition.of(effect.source)
-        if isinstance(effect, StopEvents):
-            if self._event_partitions.pop(source, None) is not None:
-                self._transport.stop(partition)
-            return
-        if isinstance(effect, ReadEvents):
-            self._transport.read(partition, effect.offset)
-            self._moved.add(partition)
-        elif source not in self._event_partitions:
-            return  # it has vanished
-        self._event_partitions[source] = isinstance(effect, PauseEvents)
-        self._let_flow(source)
-
     def _throttle(self) -> None:
         """Stops reading events while more is ready than the application takes, or while it is paused."""
-        holding = self.held or len(self.ready) >= self._settings.max_buffered
-        if holding != self._holding:
-            self._holding = holding
-            for source in self._event_partitions:
-                self._let_flow(source)
-
-    def _let_flow(self, source: Source) -> None:
-        if self._holding or self._event_partitions[source]:
-            self._transport.pause(Partition.of(source))
-        else:
-            self._transport.resume(Partition.of(source))
+        self._feed.hold(holding=self.held or len(self.ready) >= self._settings.max_buffered)
 
     # --- positions ----------------------------------------------------------------------------------------------------
 
