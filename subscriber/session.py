@@ -19,11 +19,8 @@ from totalorder.errors import (
 )
 from totalorder.sequencer.control import (
     Answer,
-    Ended,
     Grant,
     Renewed,
-    Retired,
-    Skipped,
     Subscribe,
     Unsubscribe,
 )
@@ -40,6 +37,8 @@ from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.event import Event, Lost, position_of
 from totalorder.subscriber.feed import Feed
+from totalorder.subscriber.history import History
+from totalorder.subscriber.holding import Holding
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
@@ -69,8 +68,6 @@ _PROMISE_S = 0.1
 _MOST_AHEAD = 1 << 20
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
-_SLEPT_S = 300.0
-"""Far less than grants are kept whole: who looks at them more often than this sees every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +146,8 @@ class Session:
         self._names = DomainTopics(domain=settings.domain)
         self._grants = Partition(self._names.grants, 0)
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
-        self._history: list[Answer] | None = []
-        """Answers that came before there was a machine for this process: those of the id, those on what nobody is owed
-        any more, and the last of all."""
+        self._history: History | None = History(id=settings.id, nonce=nonce)
+        """Until there is a machine for this process."""
         self._requests = Requests(
             transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await, signer=settings.signer()
         )
@@ -178,9 +174,7 @@ class Session:
         self._promised_at = -math.inf
         self._pumped_s = 0.0
         """Of the time since then: events were waited for, and ordered."""
-        self._wall_clock, self._awake = wall_clock, (clock(), wall_clock())
-        self._slept = self._looks_back = False
-        """Whether another process may have begun unseen, and whether positions are read for that."""
+        self._holding = Holding(transport, self._grants, clock=clock, wall_clock=wall_clock, pump=self.pump)
         self._ahead = 1
         """So many events that are ready are promised at a time: what the application takes in `_PROMISE_S`."""
 
@@ -227,16 +221,19 @@ class Session:
             self._transport.stop(self._positions.partition)
             if saved is not None and saved.generation > generation:
                 raise self._requests.fenced(saved.generation)
-        begun = self._begin_at(self._settings.place) if self._settings.place is not None else None
-        history, self._history = self._history or [], None
-        granted = self._never_saved(history)
-        position: Progress | None = None
-        if begun is not None:
-            position, history = begun, [answer for answer in history if not self._is_former(answer)]
-        elif saved is not None and not self._settings.begin_anew:
-            position = saved.position
-        elif granted is not None:
-            position = Progress.at(granted)
+        history = self._history
+        assert self.grant is not None
+        assert history is not None
+        begun = self._begin_at(self._settings.place, history) if self._settings.place is not None else None
+        self._history = None
+        answers = history.answers if begun is None else history.without_former(self.grant)
+        position = begun
+        if not self._settings.begin_anew:
+            granted = history.never_saved()
+            if saved is not None:
+                position = saved.position
+            elif granted is not None:
+                position = Progress.at(granted)
         self._began_g, self._promised_before = None if position is None else position.g, promised
         self._journal.behind_g = before_subscription(position, self.grant)
         self._machine = Delivery(
@@ -251,10 +248,10 @@ class Session:
         )
         self.seeing.begins(self._machine.topics)
         self._apply(self._machine.start())
-        for answer in history:
+        for answer in answers:
             self._apply(self._machine.answer(answer))
 
-    def _begin_at(self, place: Position | datetime | Literal["earliest"]) -> Progress | None:
+    def _begin_at(self, place: Position | datetime | Literal["earliest"], history: History) -> Progress | None:
         """What lies between a place in the order and the grant is delivered too, by the stamps that are there.
 
         None where nothing does: the place is the present. What answers come meanwhile join the others. Receipts tell of
@@ -271,7 +268,7 @@ class Session:
         beginning = Beginning(
             self._transport, self._settings.domain, Choice(grant.topics), self._stamps_count, self._meanwhile
         )
-        marks, after = beginning.find(place, self._history or [])
+        marks, after = beginning.find(place, history.answers)
         if isinstance(place, Position) and after > grant.g:
             raise SettingsError(
                 f"start = {place} comes after g {grant.g}, which is the present", remedy='Begin there: start="now"'
@@ -288,29 +285,6 @@ class Session:
         if self._idle_s >= self._settings.start_timeout_s:
             raise self._no_sequencer("stamps do not go as far as its answer")
         self._feed.give_answers(others)
-
-    def _is_former(self, answer: Answer) -> bool:
-        """Whether it changed the id's subscription before the grant of this process."""
-        assert self.grant is not None
-        return isinstance(answer, Grant | Ended) and answer.id == self._settings.id and answer.g < self.grant.g
-
-    def _never_saved(self, history: Iterable[Answer]) -> Grant | None:
-        """The first grant of the id since it was unsubscribed last; None to begin at this process's own.
-
-        Former processes were granted this and what followed, and were gone before they could save anything, so they
-        handed nothing out: all is owed.
-        """
-        first: Grant | None = None
-        through = 0
-        for answer in history:
-            if answer.id != self._settings.id or self._settings.begin_anew or answer.g <= through:
-                continue  # what is older is repeated by a job that was replaced
-            through = answer.g
-            if isinstance(answer, Ended) and answer.reason == "unsubscribed":
-                first = None
-            elif isinstance(answer, Grant):
-                first = first or answer
-        return first if first is not None and first.nonce != self._nonce else None
 
     def _partition_of_id(self, topic: str, remedy: str = "") -> Partition:
         """Where a topic of the domain's holds what this id writes."""
@@ -429,7 +403,7 @@ class Session:
 
         `waits` is what the caller waits for, besides events.
         """
-        self._note_sleep()
+        self._holding.note()
         self._keep()
         begun = self._clock()
         self._pump_at = begun + _NEWS_S
@@ -558,51 +532,13 @@ class Session:
         return False
 
     def _still_holds(self) -> bool:
-        """Reads grants to their present end, which raises Fenced at another process's; False while Kafka is silent.
-
-        Behind a long sleep that is not enough: compaction may have taken the other process's grant, and left its
-        positions. There may be many, so that a later call goes on with them.
-        """
-        deadline = self._clock() + _TIMED_SEND_S
-        try:
-            if not self._reaches_end(self._grants, deadline):
-                return False
-            self._note_sleep()
-            if self._slept:
-                saved = self._positions.partition
-                if not self._looks_back:
-                    self._transport.read(saved, self._transport.beginning_offsets([saved])[saved])
-                    self._looks_back = True
-                if not self._reaches_end(saved, deadline):
-                    return False
-                self._transport.stop(saved)
-                self._slept = self._looks_back = False
-        except BrokerUnavailable:
-            return False
-        return True
-
-    def _reaches_end(self, partition: Partition, deadline: float) -> bool:
-        """Reads a partition to its end, which must stand still, as when anything is read through; False where that
-        takes longer.
-        """
-        at, ends = self._transport.position, self._transport.end_offsets
-        while at(partition) < (end := ends([partition], once=True)[partition]):
-            while at(partition) < end:
-                if self._clock() >= deadline:
-                    return False
-                self.pump(_WAIT_S)
-        return True
-
-    def _note_sleep(self) -> None:
-        """What lies long between two calls was a sleep, of the process, its machine, or its application."""
-        now = self._clock(), self._wall_clock()
-        self._slept |= max(now[0] - self._awake[0], now[1] - self._awake[1]) > _SLEPT_S
-        self._awake = now
+        """See Holding.look."""
+        return self._holding.look(self._positions.partition)
 
     def _require_awake(self) -> None:
         """Behind a long sleep: Fenced where another process has the id by now, before anything is asked in its name."""
-        self._note_sleep()
-        while self._slept and not self._still_holds():
+        self._holding.note()
+        while self._holding.slept and not self._still_holds():
             self._await("what other processes of the id have saved could not be read to its end")
 
     def acknowledge(self, sequence: int) -> None:
@@ -626,14 +562,8 @@ class Session:
             self.grant = answer
         if self._history is None:
             self._apply(self._machine.answer(answer))
-            return
-        if self._history and not self._is_lasting(self._history[-1]):
-            self._history.pop()
-        self._history.append(answer)
-
-    def _is_lasting(self, answer: Answer) -> bool:
-        """Whether a machine that is made later must know of it, though others come after it."""
-        return answer.id == self._settings.id or isinstance(answer, Retired | Skipped)
+        else:
+            self._history.note(answer)
 
     def take_stamps(self, batch: StampedBatch, offsets: range, /) -> None:
         """See Fed."""
