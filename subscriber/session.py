@@ -8,57 +8,37 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Literal, cast
 
 from totalorder.errors import (
     BrokerUnavailable,
-    EventsLost,
     SequencerUnavailable,
     SettingsError,
     StoreUnavailable,
     SubscriptionEnded,
 )
-from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import (
     Answer,
-    Ended,
     Grant,
     Renewed,
-    Retired,
-    Skipped,
     Subscribe,
     Unsubscribe,
-    decode_answer,
 )
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.position import Progress, before_subscription
 from totalorder.sequencer.signing import Signer
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
-from totalorder.subscriber.delivery.effects import (
-    Deliveries,
-    DeliverLost,
-    Effect,
-    Finished,
-    Granted,
-    PauseEvents,
-    PauseStamps,
-    ReadEvents,
-    ReadStamps,
-    ResumeEvents,
-    ResumeStamps,
-    StopEvents,
-    StopStamps,
-    Switched,
-)
+from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Finished, Granted, Switched
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.event import Event, Lost, position_of
+from totalorder.subscriber.feed import Feed
+from totalorder.subscriber.history import History
+from totalorder.subscriber.holding import Holding
 from totalorder.subscriber.losses import GO_ON_WITHOUT
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
@@ -68,7 +48,6 @@ from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
-from totalorder.subscriber.stamps_log import headers_of
 from totalorder.subscriber.start import Start, check_place
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Partition, Record, Transport
@@ -76,8 +55,6 @@ from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
 
 _WAIT_S = 0.2
-_PLACE = itemgetter(*map(Record._fields.index, ("topic", "partition", "topic_id")))
-"""Where a record comes from."""
 _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _REFRESH_S = 60.0
@@ -92,8 +69,6 @@ _PROMISE_S = 0.1
 _MOST_AHEAD = 1 << 20
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
-_SLEPT_S = 300.0
-"""Far less than grants are kept whole: who looks at them more often than this sees every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,9 +147,8 @@ class Session:
         self._names = DomainTopics(domain=settings.domain)
         self._grants = Partition(self._names.grants, 0)
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
-        self._history: list[Answer] | None = []
-        """Answers that came before there was a machine for this process: those of the id, those on what nobody is owed
-        any more, and the last of all."""
+        self._history: History | None = History(id=settings.id, nonce=nonce)
+        """Until there is a machine for this process."""
         self._requests = Requests(
             transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await, signer=settings.signer()
         )
@@ -190,10 +164,8 @@ class Session:
         self._promised_before = 0
         """How far former processes may have handed out events."""
         self._stamps_count = 0
-        self._assemblers: dict[int, StampsAssembler] = {}
-        self._moved: set[Partition] = set()
-        self._event_partitions: dict[Source, bool] = {}
-        self._holding = False
+        self._feed = Feed(transport, settings.domain, self)
+        self._event_partitions = self._feed.event_partitions
         self._renew_at: float | None = None
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
@@ -203,9 +175,7 @@ class Session:
         self._promised_at = -math.inf
         self._pumped_s = 0.0
         """Of the time since then: events were waited for, and ordered."""
-        self._wall_clock, self._awake = wall_clock, (clock(), wall_clock())
-        self._slept = self._looks_back = False
-        """Whether another process may have begun unseen, and whether positions are read for that."""
+        self._holding = Holding(transport, self._grants, clock=clock, wall_clock=wall_clock, pump=self.pump)
         self._ahead = 1
         """So many events that are ready are promised at a time: what the application takes in `_PROMISE_S`."""
 
@@ -252,16 +222,19 @@ class Session:
             self._transport.stop(self._positions.partition)
             if saved is not None and saved.generation > generation:
                 raise self._requests.fenced(saved.generation)
-        begun = self._begin_at(self._settings.place) if self._settings.place is not None else None
-        history, self._history = self._history or [], None
-        granted = self._never_saved(history)
-        position: Progress | None = None
-        if begun is not None:
-            position, history = begun, [answer for answer in history if not self._is_former(answer)]
-        elif saved is not None and not self._settings.begin_anew:
-            position = saved.position
-        elif granted is not None:
-            position = Progress.at(granted)
+        history = self._history
+        assert self.grant is not None
+        assert history is not None
+        begun = self._begin_at(self._settings.place, history) if self._settings.place is not None else None
+        self._history = None
+        answers = history.answers if begun is None else history.without_former(self.grant)
+        position = begun
+        if not self._settings.begin_anew:
+            granted = history.never_saved()
+            if saved is not None:
+                position = saved.position
+            elif granted is not None:
+                position = Progress.at(granted)
         self._began_g, self._promised_before = None if position is None else position.g, promised
         self._journal.behind_g = before_subscription(position, self.grant)
         self._machine = Delivery(
@@ -275,10 +248,10 @@ class Session:
         )
         self.seeing.begins(self._machine.topics)
         self._apply(self._machine.start())
-        for answer in history:
+        for answer in answers:
             self._apply(self._machine.answer(answer))
 
-    def _begin_at(self, place: Position | datetime | Literal["earliest"]) -> Progress | None:
+    def _begin_at(self, place: Position | datetime | Literal["earliest"], history: History) -> Progress | None:
         """What lies between a place in the order and the grant is delivered too, by the stamps that are there.
 
         None where nothing does: the place is the present. What answers come meanwhile join the others. Receipts tell of
@@ -295,7 +268,7 @@ class Session:
         beginning = Beginning(
             self._transport, self._settings.domain, Choice(grant.topics), self._stamps_count, self._meanwhile
         )
-        marks, after = beginning.find(place, self._history or [])
+        marks, after = beginning.find(place, history.answers)
         if isinstance(place, Position) and after > grant.g:
             raise SettingsError(
                 f"start = {place} comes after g {grant.g}, which is the present", remedy='Begin there: start="now"'
@@ -311,32 +284,7 @@ class Session:
         self._idle_s = 0.0 if came else self._idle_s + _WAIT_S
         if self._idle_s >= self._settings.start_timeout_s:
             raise self._no_sequencer("stamps do not go as far as its answer")
-        for record in others:
-            if record.topic == self._names.grants:
-                self._dispatch([record])
-
-    def _is_former(self, answer: Answer) -> bool:
-        """Whether it changed the id's subscription before the grant of this process."""
-        assert self.grant is not None
-        return isinstance(answer, Grant | Ended) and answer.id == self._settings.id and answer.g < self.grant.g
-
-    def _never_saved(self, history: Iterable[Answer]) -> Grant | None:
-        """The first grant of the id since it was unsubscribed last; None to begin at this process's own.
-
-        Former processes were granted this and what followed, and were gone before they could save anything, so they
-        handed nothing out: all is owed.
-        """
-        first: Grant | None = None
-        through = 0
-        for answer in history:
-            if answer.id != self._settings.id or self._settings.begin_anew or answer.g <= through:
-                continue  # what is older is repeated by a job that was replaced
-            through = answer.g
-            if isinstance(answer, Ended) and answer.reason == "unsubscribed":
-                first = None
-            elif isinstance(answer, Grant):
-                first = first or answer
-        return first if first is not None and first.nonce != self._nonce else None
+        self._feed.give_answers(others)
 
     def _partition_of_id(self, topic: str, remedy: str = "") -> Partition:
         """Where a topic of the domain's holds what this id writes."""
@@ -366,7 +314,7 @@ class Session:
                 self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
                 for record in self._transport.poll(_WAIT_S):
                     if record.topic == self._names.grants:
-                        self._dispatch([record])
+                        self._feed.give_answers([record])
                     else:
                         records.append(record)
         return records
@@ -455,21 +403,12 @@ class Session:
 
         `waits` is what the caller waits for, besides events.
         """
-        self._note_sleep()
+        self._holding.note()
         self._keep()
         begun = self._clock()
         self._pump_at = begun + _NEWS_S
         self._throttle()
-        self._moved.clear()
-        records = self._records(timeout_s)
-        gone = [at for at in self._transport.vanished() if self._event_partitions.pop(at.source, None) is not None]
-        for _, run in groupby(records, _PLACE):
-            self._dispatch(list(run))
-        # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
-        records.clear()
-        for partition in gone:
-            self.seeing.vanished(partition.topic, partition.topic_id)
-            self._apply(self._machine.gone(partition.source, GONE))
+        self._feed.pump(timeout_s)
         self.seeing.look(lambda: [*waits, *self._waits()])
         self._pumped_s += self._clock() - begun
 
@@ -482,24 +421,6 @@ class Session:
         unread = [name for name in self._machine.topics if name not in read] if by_topic else []
         found = self._unread.waits(self._clock(), unread, self._machine.stamps_partitions)
         return [*self._machine.waits(), *found]
-
-    def _records(self, timeout_s: float) -> list[Record]:
-        """What has come. Where Kafka has removed something of events, reading goes on behind it.
-
-        The machine knows whether an event was lost that is owed: what is gone may be of others, or no event at all.
-        """
-        try:
-            return self._transport.poll(timeout_s)
-        except EventsLost as error:
-            if not error.gone or error.gone.keys() - self._event_partitions.keys():
-                raise
-            for place, offset in error.gone.items():
-                source = Source(*place)
-                if source in self._event_partitions:  # the one before may have completed a change that drops it
-                    self._transport.read(Partition.of(source), offset)
-                    self._let_flow(source)
-                    self._apply(self._machine.gone(source, offset))
-            return []
 
     def tick(self) -> None:
         """Before an event is taken, or when none will come: looks for news now and then, and does what is due.
@@ -617,51 +538,13 @@ class Session:
         return False
 
     def _still_holds(self) -> bool:
-        """Reads grants to their present end, which raises Fenced at another process's; False while Kafka is silent.
-
-        Behind a long sleep that is not enough: compaction may have taken the other process's grant, and left its
-        positions. There may be many, so that a later call goes on with them.
-        """
-        deadline = self._clock() + _TIMED_SEND_S
-        try:
-            if not self._reaches_end(self._grants, deadline):
-                return False
-            self._note_sleep()
-            if self._slept:
-                saved = self._positions.partition
-                if not self._looks_back:
-                    self._transport.read(saved, self._transport.beginning_offsets([saved])[saved])
-                    self._looks_back = True
-                if not self._reaches_end(saved, deadline):
-                    return False
-                self._transport.stop(saved)
-                self._slept = self._looks_back = False
-        except BrokerUnavailable:
-            return False
-        return True
-
-    def _reaches_end(self, partition: Partition, deadline: float) -> bool:
-        """Reads a partition to its end, which must stand still, as when anything is read through; False where that
-        takes longer.
-        """
-        at, ends = self._transport.position, self._transport.end_offsets
-        while at(partition) < (end := ends([partition], once=True)[partition]):
-            while at(partition) < end:
-                if self._clock() >= deadline:
-                    return False
-                self.pump(_WAIT_S)
-        return True
-
-    def _note_sleep(self) -> None:
-        """What lies long between two calls was a sleep, of the process, its machine, or its application."""
-        now = self._clock(), self._wall_clock()
-        self._slept |= max(now[0] - self._awake[0], now[1] - self._awake[1]) > _SLEPT_S
-        self._awake = now
+        """See Holding.look."""
+        return self._holding.look(self._positions.partition)
 
     def _require_awake(self) -> None:
         """Behind a long sleep: Fenced where another process has the id by now, before anything is asked in its name."""
-        self._note_sleep()
-        while self._slept and not self._still_holds():
+        self._holding.note()
+        while self._holding.slept and not self._still_holds():
             self._await("what other processes of the id have saved could not be read to its end")
 
     def acknowledge(self, sequence: int) -> None:
@@ -670,35 +553,10 @@ class Session:
         if self._settings.save_interval_s == 0:
             self.save()
 
-    def _dispatch(self, records: list[Record]) -> None:
-        """Takes records of one partition that have come, unless it is read from elsewhere on meanwhile."""
-        topic, at = records[0].topic, records[0].at
-        if topic == self._names.positions:
-            if (later := self._positions.later(records, self.generation)) is not None:
-                raise self._requests.fenced(later)
-            return
-        if topic not in (self._names.grants, self._names.stamps):
-            if at not in self._moved:
-                self._apply(self._machine.events(at.source, block_of(records, self._machine.topic_by)))
-            return
-        for record in records:
-            if at in self._moved:
-                break
-            if topic == self._names.stamps:
-                self._stamps_record(record)
-            elif record.value is not None:
-                self._answered(decode_answer(record.value))
+    # --- what the feed gives, and what the machine says to it ---------------------------------------------------------
 
-    def _stamps_record(self, record: Record) -> None:
-        assembler = self._assemblers.get(record.partition)
-        if assembler is None:
-            return
-        batch = assembler.add(record.value, headers_of(record), offset=record.offset)
-        if batch is not None:
-            self.seeing.stamped(batch.incarnation)
-            self._apply(self._machine.stamped(batch, offset=assembler.began_at, next_offset=record.offset + 1))
-
-    def _answered(self, answer: Answer) -> None:
+    def take_answer(self, answer: Answer, /) -> None:
+        """See Fed."""
         self._requests.note(answer)
         if isinstance(answer, Renewed) and answer.nonce == self._nonce:
             self.seeing.answered()
@@ -710,14 +568,28 @@ class Session:
             self.grant = answer
         if self._history is None:
             self._apply(self._machine.answer(answer))
-            return
-        if self._history and not self._is_lasting(self._history[-1]):
-            self._history.pop()
-        self._history.append(answer)
+        else:
+            self._history.note(answer)
 
-    def _is_lasting(self, answer: Answer) -> bool:
-        """Whether a machine that is made later must know of it, though others come after it."""
-        return answer.id == self._settings.id or isinstance(answer, Retired | Skipped)
+    def take_stamps(self, batch: StampedBatch, offsets: range, /) -> None:
+        """See Fed."""
+        self.seeing.stamped(batch.incarnation)
+        self._apply(self._machine.stamped(batch, offset=offsets.start, next_offset=offsets.stop))
+
+    def take_events(self, source: Source, records: list[Record], /) -> None:
+        """See Fed."""
+        self._apply(self._machine.events(source, block_of(records, self._machine.topic_by)))
+
+    def take_gone(self, source: Source, offset: int, /) -> None:
+        """See Fed."""
+        if offset == GONE:
+            self.seeing.vanished(source.topic, source.topic_id)
+        self._apply(self._machine.gone(source, offset))
+
+    def take_others(self, records: list[Record], /) -> None:
+        """What processes of the id have saved."""
+        if (later := self._positions.later(records, self.generation)) is not None:
+            raise self._requests.fenced(later)
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -731,10 +603,8 @@ class Session:
             elif isinstance(effect, Switched):
                 self._save_at = self._clock()
                 self.seeing.switched(effect)
-            elif isinstance(effect, ReadStamps | StopStamps | PauseStamps | ResumeStamps):
-                self._apply_to_stamps(effect)
             else:
-                self._apply_to_events(effect)
+                self._feed.apply(effect)
 
     def _delivered(self, effect: Deliveries | DeliverLost) -> None:
         """It is the application's next, but for what a store says that is done."""
@@ -761,49 +631,9 @@ class Session:
         done_g = self.stored.done.g
         return int(effect.g <= done_g) if isinstance(effect, DeliverLost) else int((effect.rows.g <= done_g).sum())
 
-    def _apply_to_stamps(self, effect: ReadStamps | StopStamps | PauseStamps | ResumeStamps) -> None:
-        partition = Partition(self._names.stamps, effect.partition)
-        if isinstance(effect, ReadStamps):
-            self._assemblers[effect.partition] = StampsAssembler(
-                domain=self._settings.domain, partition=effect.partition
-            )
-            self._transport.read(partition, effect.offset)
-            self._moved.add(partition)
-        elif isinstance(effect, StopStamps):
-            del self._assemblers[effect.partition]
-            self._transport.stop(partition)
-        elif isinstance(effect, PauseStamps):
-            self._transport.pause(partition)
-        else:
-            self._transport.resume(partition)
-
-    def _apply_to_events(self, effect: ReadEvents | StopEvents | PauseEvents | ResumeEvents) -> None:
-        source, partition = effect.source, Partition.of(effect.source)
-        if isinstance(effect, StopEvents):
-            if self._event_partitions.pop(source, None) is not None:
-                self._transport.stop(partition)
-            return
-        if isinstance(effect, ReadEvents):
-            self._transport.read(partition, effect.offset)
-            self._moved.add(partition)
-        elif source not in self._event_partitions:
-            return  # it has vanished
-        self._event_partitions[source] = isinstance(effect, PauseEvents)
-        self._let_flow(source)
-
     def _throttle(self) -> None:
         """Stops reading events while more is ready than the application takes, or while it is paused."""
-        holding = self.held or len(self.ready) >= self._settings.max_buffered
-        if holding != self._holding:
-            self._holding = holding
-            for source in self._event_partitions:
-                self._let_flow(source)
-
-    def _let_flow(self, source: Source) -> None:
-        if self._holding or self._event_partitions[source]:
-            self._transport.pause(Partition.of(source))
-        else:
-            self._transport.resume(Partition.of(source))
+        self._feed.hold(holding=self.held or len(self.ready) >= self._settings.max_buffered)
 
     # --- positions ----------------------------------------------------------------------------------------------------
 

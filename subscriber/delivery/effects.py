@@ -153,18 +153,6 @@ class Finished:
     reason: str
 
 
-Effect = (
-    Deliveries
-    | DeliverLost
-    | ReadEvents
-    | StopEvents
-    | PauseEvents
-    | ResumeEvents
-    | ReadStamps
-    | StopStamps
-    | PauseStamps
-    | ResumeStamps
-    | Granted
-    | Switched
-    | Finished
-)
+Reads = ReadEvents | StopEvents | PauseEvents | ResumeEvents | ReadStamps | StopStamps | PauseStamps | ResumeStamps
+"""What is to be read, and what not."""
+Effect = Deliveries | DeliverLost | Reads | Granted | Switched | Finished

@@ -12,7 +12,7 @@ from sim_small import World, take
 
 from totalorder.errors import Contradiction, Error, EventsLost, SettingsError
 from totalorder.subscriber import Event, Lost, Position, Reader
-from totalorder.subscriber.transport import Partition
+from totalorder.subscriber.transport import Partition, Record
 
 
 def reader_of(world: World, topics: Any = "abc", transport: SimTransport | None = None, **settings: Any) -> Reader[Any]:
@@ -317,6 +317,25 @@ def test_a_topic_that_was_deleted_is_lost_and_the_new_one_of_its_name_is_read() 
     assert {type(event) for event in read(world, "a", start=everything[0].position, on_lost="skip")} == {Lost}
     assert read(world, "a") == []
     assert said(read(world, "bc")) == said([event for event in everything if event.topic != "a"])
+
+
+class LastRecords(SimTransport):
+    """The last records of `a` come of the same poll behind which its topic is found to be gone."""
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        found = super().poll(timeout_s)
+        if any(record.topic == "a" for record in found):
+            for at in [at for at in self.positions if at.topic == "a"]:
+                self.stop(at)
+                self.gone.append(at)
+        return found
+
+
+def test_what_came_before_its_topic_was_deleted_is_read() -> None:
+    world = backlog()
+    everything = read(world, "a")
+    transport = LastRecords(world.kafka, world.rng, world.tick, most=100, fair=True)
+    assert said(read(world, "a", transport=transport)) == said(everything)
 
 
 def test_stamps_that_are_gone_are_never_passed_over() -> None:
