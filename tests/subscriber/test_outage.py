@@ -59,10 +59,14 @@ def test_an_answer_ends_it(clock: Clock) -> None:
 
 def test_it_is_over_only_for_who_has_just_asked(clock: Clock) -> None:
     outage = Outage("b:1", 60.0)
-    outage.missed(clock.now, None)
-    clock.now += 100  # nobody asked meanwhile: the broker may be back
+    asked, clock.now = clock.now, clock.now + 52
+    outage.missed(asked, None)
+    clock.now += 9  # nobody asked meanwhile: the broker may be back
+    assert outage.left_s == -1
     outage.raise_if_over()
     assert outage.wants_question
+    with pytest.raises(BrokerUnavailable, match="for 61 s"):
+        outage.missed(clock.now, None)
 
 
 def test_of_the_time_in_which_nobody_asked_a_little_counts(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
