@@ -59,16 +59,16 @@ class Feed:
         """Those that are read, and whether the machine has paused them."""
         self._transport, self._domain, self._fed = transport, domain, fed
         self._names = DomainTopics(domain=domain)
-        self._own = set(self._names.own())
+        self._own, self._cuts = self._names.own(), Partition(self._names.cuts, 0)
         self._assemblers: dict[int, StampsAssembler] = {}
         self._moved: set[Partition] = set()
         """What is read from elsewhere on since records came that are not given yet."""
         self._holding = False
 
     @property
-    def stamps_partitions(self) -> int:
-        """How many partitions of stamps are read."""
-        return len(self._assemblers)
+    def stamps(self) -> list[Partition]:
+        """The partitions of stamps that are read."""
+        return [Partition(self._names.stamps, number) for number in self._assemblers]
 
     # --- what comes ---------------------------------------------------------------------------------------------------
 
@@ -77,36 +77,45 @@ class Feed:
         self._moved.clear()
         records = self._records(timeout_s)
         gone = [at for at in self._transport.vanished() if self.event_partitions.pop(at.source, None) is not None]
-        for _, run in groupby(records, _PLACE):
-            self._give(list(run))
+        self.give(records)
         # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
         records.clear()
         for partition in gone:
             self._fed.take_gone(partition.source, GONE)
 
     def _records(self, timeout_s: float) -> list[Record]:
-        """What has come. Where Kafka has removed something of events, reading goes on behind it.
+        """What has come. Where Kafka has removed something of events or cuts, reading goes on behind it.
 
         The machine knows whether an event was lost that is owed: what is gone may be of others, or no event at all.
+        What was to be known of cuts, later ones say too.
         """
         try:
             return self._transport.poll(timeout_s)
         except EventsLost as error:
-            if not error.gone or error.gone.keys() - self.event_partitions.keys():
+            if not error.gone or error.gone.keys() - self.event_partitions.keys() - {self._cuts.source}:
                 raise
             for place, offset in error.gone.items():
                 source = Source(*place)
-                if source in self.event_partitions:  # the one before may have completed a change that drops it
+                if source == self._cuts.source:
+                    self._transport.read(self._cuts, offset)
+                elif source in self.event_partitions:  # the one before may have completed a change that drops it
                     self._transport.read(Partition.of(source), offset)
                     self._let_flow(source)
                     self._fed.take_gone(source, offset)
             return []
 
+    def give(self, records: list[Record]) -> None:
+        """Gives what has come, also where something else than `pump` has read it."""
+        for _, run in groupby(records, _PLACE):
+            self._give(list(run))
+
     def _give(self, records: list[Record]) -> None:
-        """Gives records of one partition that have come, unless it is read from elsewhere on meanwhile."""
+        """Gives records of one partition, unless that is read from elsewhere on meanwhile."""
         topic, at = records[0].topic, records[0].at
         if topic == self._names.grants:
-            self.give_answers(records)
+            for record in records:
+                if record.value is not None:
+                    self._fed.take_answer(decode_answer(record.value))
         elif topic == self._names.stamps:
             for record in records:
                 if at in self._moved:
@@ -116,12 +125,6 @@ class Feed:
             self._fed.take_others(records)
         elif at not in self._moved:
             self._fed.take_events(at.source, records)
-
-    def give_answers(self, records: list[Record]) -> None:
-        """Gives those that are of grants, also when something else than `pump` has read them."""
-        for record in records:
-            if record.topic == self._names.grants and record.value is not None:
-                self._fed.take_answer(decode_answer(record.value))
 
     def _give_stamps(self, record: Record) -> None:
         assembler = self._assemblers.get(record.partition)

@@ -1,5 +1,7 @@
 """What was answered before a process had its machine."""
 
+from collections.abc import Iterator
+
 from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Skipped
 
 
@@ -20,6 +22,24 @@ class History:
         """Whether a machine that is made later must know of it, though others come after it."""
         return answer.id == self._id or isinstance(answer, Retired | Skipped)
 
+    def _own(self) -> Iterator[Answer]:
+        """Those of the id, but for what is repeated by a job that was replaced."""
+        through = 0
+        for answer in self.answers:
+            if answer.id == self._id and answer.g > through:
+                through = answer.g
+                yield answer
+
+    def held(self) -> tuple[str, ...]:
+        """The set of the id's last grant; none behind its end by a request."""
+        topics: tuple[str, ...] = ()
+        for answer in self._own():
+            if isinstance(answer, Grant):
+                topics = answer.topics
+            elif isinstance(answer, Ended) and answer.reason == "unsubscribed":
+                topics = ()
+        return topics
+
     def never_saved(self) -> Grant | None:
         """The first grant of the id since it was unsubscribed last; None to begin at this process's own.
 
@@ -27,11 +47,7 @@ class History:
         handed nothing out: all is owed.
         """
         first: Grant | None = None
-        through = 0
-        for answer in self.answers:
-            if answer.id != self._id or answer.g <= through:
-                continue  # what is older is repeated by a job that was replaced
-            through = answer.g
+        for answer in self._own():
             if isinstance(answer, Ended) and answer.reason == "unsubscribed":
                 first = None
             elif isinstance(answer, Grant):

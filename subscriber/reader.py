@@ -1,20 +1,18 @@
 """`Reader`: the domain's one order from any place on, for whoever does not subscribe."""
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Generic, Literal, Self
 
-from totalorder.errors import Error, SettingsError
+from totalorder.errors import Error
 from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
-from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
+from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_choice
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
 from totalorder.subscriber.event import Handed
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reader_session import ReaderSession, ReaderSettings
-from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.start import Start, Until, check_start, check_until
 from totalorder.subscriber.transport import Transport
 
@@ -75,7 +73,7 @@ class Reader(Generic[Handed]):
         check_until(until)
         settings = ReaderSettings(
             domain=domain,
-            choice=_choice(topics, pattern),
+            choice=checked_choice("a Reader", topics, pattern),
             start=start,
             until=until,
             skips_lost=on_lost == "skip",
@@ -180,14 +178,3 @@ def _interrupted(error: BaseException) -> Error:
         f"a call was interrupted by {type(error).__name__}, and what was under way in it is not known",
         remedy="Make a new Reader, from the last position. A signal handler may call stop(), and must not raise",
     )
-
-
-def _choice(topics: Iterable[str] | None, pattern: str | None) -> Choice:
-    if (topics is None) == (pattern is None):
-        raise SettingsError("a Reader wants topics or a pattern", remedy="Give one of both")
-    if topics is not None:
-        return Choice(checked_topics(topics))
-    try:
-        return Choice(pattern=pattern)
-    except (re.error, TypeError) as error:
-        raise SettingsError(f"pattern = {pattern!r} is no regular expression: {error}") from None

@@ -125,11 +125,11 @@ class ReaderSession:
         self._transport.read(grants, self._transport.beginning_offsets([grants])[grants])
         while self._transport.position(grants) < (end := self._transport.end_offsets([grants])[grants]):
             while self._transport.position(grants) < end:
-                self._feed.give_answers(self._transport.poll(_WAIT_S))
+                self._feed.give(self._transport.poll(_WAIT_S))
 
     def _meanwhile(self, others: list[Record], _: bool) -> None:
         """While stamps are looked into."""
-        self._feed.give_answers(others)
+        self._feed.give(others)
 
     @property
     def _origin(self) -> Position:
@@ -162,7 +162,7 @@ class ReaderSession:
 
     def _look_for_end(self) -> None:
         """Notices when all that was stamped at the start is known."""
-        if self._ends is None or self._feed.stamps_partitions < len(self._ends) - 1:
+        if self._ends is None or len(self._feed.stamps) < len(self._ends) - 1:
             return  # or no more stamps are wanted
         if all(self._transport.position(at) >= end for at, end in self._ends.items()):
             self._ends = None

@@ -6,6 +6,7 @@ alone. Nothing here runs by itself: `pump` is called by whoever waits for events
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, cast
@@ -31,10 +32,12 @@ from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
+from totalorder.subscriber.choosing import Choosing
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Finished, Granted, Switched
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
+from totalorder.subscriber.draining import Draining
 from totalorder.subscriber.event import Event, Lost, position_of
 from totalorder.subscriber.feed import Feed
 from totalorder.subscriber.history import History
@@ -159,11 +162,13 @@ class Session:
         watch = Watch(id=settings.id, domain=settings.domain, stalled_after_s=settings.stalled_after_s)
         self.seeing = Seeing(watch, clock, lambda: transport.silent_s)
         self._unread = Unread(transport)
+        self._draining: Draining | None = None
         self._began_g: int | None = None
         """Where in the order the position lies with which this process began, if there was one."""
         self._promised_before = 0
         """How far former processes may have handed out events."""
         self._stamps_count = 0
+        self._choosing = Choosing(transport, settings.domain, clock=clock, wait=self._await)
         self._feed = Feed(transport, settings.domain, self)
         self._event_partitions = self._feed.event_partitions
         self._renew_at: float | None = None
@@ -181,8 +186,8 @@ class Session:
 
     # --- start --------------------------------------------------------------------------------------------------------
 
-    def start(self, topics: tuple[str, ...]) -> None:
-        """Takes the id over and subscribes; returns once the sequencer has granted it.
+    def start(self, choice: Choice) -> None:
+        """Takes the id over and subscribes to what is chosen; returns once the sequencer has granted it.
 
         Raises SequencerUnavailable when that takes longer than `start_timeout_s`, Rejected when it is refused, Fenced
         when yet another process has taken the id over meanwhile.
@@ -192,6 +197,7 @@ class Session:
         self._origin = Position(self._settings.domain, self._transport.topic_id(self._names.stamps), 0)
         check_place(self._settings.start, self._origin, now_ms=round(self._wall_clock() * 1000))
         ends = self._stamps_ends()
+        self._choosing.follow(choice)
         self._read_through(self._grants)
         self._positions = Positions(
             self._transport,
@@ -202,6 +208,8 @@ class Session:
         if self._settings.receipts:
             self._journal.open(self._partition_of_id(self._names.receipts, _RECEIPTS_REMEDY))
         try:
+            assert self._history is not None
+            topics = self._choosing.chosen(choice, () if self._settings.begin_anew else self._history.held())
             self._take_over(self._subscribe(topics, ends))
             while not self._still_holds():
                 self._await(f"{self._names.grants} could not be read to its end")
@@ -284,7 +292,7 @@ class Session:
         self._idle_s = 0.0 if came else self._idle_s + _WAIT_S
         if self._idle_s >= self._settings.start_timeout_s:
             raise self._no_sequencer("stamps do not go as far as its answer")
-        self._feed.give_answers(others)
+        self._feed.give(others)
 
     def _partition_of_id(self, topic: str, remedy: str = "") -> Partition:
         """Where a topic of the domain's holds what this id writes."""
@@ -300,7 +308,7 @@ class Session:
         return count
 
     def _read_through(self, partition: Partition) -> list[Record]:
-        """All records of a partition up to its present end, but for answers: these go where they belong.
+        """All records of a partition up to its present end, if it is that of positions: others go where they belong.
 
         It stays read, and others that are read go on. The end is asked for until it stands still: compaction may have
         taken what lay before it, for the sake of a newer record behind it.
@@ -313,25 +321,26 @@ class Session:
                     raise self._no_sequencer(f"{partition.topic} could not be read to its end")
                 self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
                 for record in self._transport.poll(_WAIT_S):
-                    if record.topic == self._names.grants:
-                        self._feed.give_answers([record])
-                    else:
+                    if record.topic == self._names.positions:
                         records.append(record)
+                    else:
+                        self._feed.give([record])
         return records
 
-    def _stamps_ends(self) -> dict[int, int]:
+    def _stamps_ends(self, *, once: bool = False) -> dict[int, int]:
         partitions = [Partition(self._names.stamps, number) for number in range(self._stamps_count)]
-        return {partition.number: end for partition, end in self._transport.end_offsets(partitions).items()}
+        return {at.number: end for at, end in self._transport.end_offsets(partitions, once=once).items()}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def change(self, topics: tuple[str, ...]) -> None:
+    def change(self, choice: Choice) -> None:
         """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
         if self.ending or self.finished is not None:
             raise self.ended()
         self._deadline = self._clock() + self._settings.start_timeout_s
+        assert self.grant is not None
         self._require_awake()
-        generation = self._subscribe(topics, self._stamps_ends())
+        generation = self._subscribe(self._choosing.chosen(choice, self.grant.topics), self._stamps_ends())
         if self.generation != generation:
             # It came to its end while the answer was under way: nobody would hold what was granted.
             self._requests.withdraw(_TIMED_SEND_S)
@@ -358,16 +367,32 @@ class Session:
 
     def _subscribe(self, topics: tuple[str, ...], ends: dict[int, int]) -> int:
         """Returns the generation that was granted."""
-        return self._requests.ask(
-            lambda generation: Subscribe(
-                id=self._settings.id,
-                generation=generation,
-                nonce=self._nonce,
-                topics=topics,
-                lease_s=self._settings.lease_s,
-                stamps_ends=ends,
-            )
+        return self._requests.ask(self._request(topics, ends))
+
+    def _request(self, topics: tuple[str, ...], ends: dict[int, int]) -> Callable[[int], Subscribe]:
+        """By its generation."""
+        return lambda generation: Subscribe(
+            id=self._settings.id,
+            generation=generation,
+            nonce=self._nonce,
+            topics=topics,
+            lease_s=self._settings.lease_s,
+            stamps_ends=ends,
         )
+
+    def follow(self) -> None:
+        """Asks for topics that have come to a pattern, and does not wait: they join at their place in the order."""
+        if self.grant is None or self._requests.is_open or self._requests.lapsed or self.ending or self.finished:
+            return
+        topics = self._choosing.due(self.grant.topics)
+        if topics is None:
+            return
+        self._requests.check()
+        with suppress(BrokerUnavailable):  # how long an outage is borne, poll decides
+            self._holding.note()
+            if not self._holding.slept or self._still_holds():
+                ends = self._stamps_ends(once=True)
+                self._requests.begin(self._request(topics, ends), _TIMED_SEND_S)
 
     def _await(self, why: str = "it did not answer the request") -> None:
         """Lets an answer come."""
@@ -427,6 +452,7 @@ class Session:
 
         The id may be another's by now. With nothing ready, `pump` is about to be called anyway.
         """
+        self.follow()
         if not self.ready:
             self.seeing.holds_back(None)
             if self.finished is None:
@@ -457,6 +483,12 @@ class Session:
             # Nothing is lost by being late. How long an outage is borne, poll decides; a write that is tried again soon
             # tells it when that is over.
             self._save_at = min(self._save_at, self._clock() + _TIMED_SEND_S)
+
+    def is_drained(self) -> bool:
+        """Whether all is handed out that was stamped when this was asked first."""
+        if self._draining is None:
+            self._draining = Draining(self._transport, self._feed, self._grants)
+        return self._draining.is_over(handed=self.handed, ready=len(self.ready))
 
     def hand_out(self) -> Event | Lost | None:
         """The next event that is ready, for the application; None while Kafka is silent, or news are to be told.
@@ -558,6 +590,7 @@ class Session:
     def take_answer(self, answer: Answer, /) -> None:
         """See Fed."""
         self._requests.note(answer)
+        self._choosing.note(answer)
         if isinstance(answer, Renewed) and answer.nonce == self._nonce:
             self.seeing.answered()
         if (
@@ -587,9 +620,12 @@ class Session:
         self._apply(self._machine.gone(source, offset))
 
     def take_others(self, records: list[Record], /) -> None:
-        """What processes of the id have saved."""
-        if (later := self._positions.later(records, self.generation)) is not None:
-            raise self._requests.fenced(later)
+        """Cuts, or what processes of the id have saved."""
+        if records[0].topic == self._names.positions:
+            if (later := self._positions.later(records, self.generation)) is not None:
+                raise self._requests.fenced(later)
+        else:
+            self._choosing.take(records)
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -640,6 +676,8 @@ class Session:
     def _granted(self, granted: Granted) -> None:
         assert self.grant is not None, "it is noted before the machine has it"
         self.seeing.granted(granted.g, self.grant.topics, granted.generation, first=not self.generation)
+        if self.generation or not self._settings.begin_anew:
+            self._choosing.say_joined(self.grant)
         self.generation = granted.generation
         self.ready.origin = self._origin if self._machine.follows_order else None
         if granted.lease_s:
@@ -695,6 +733,15 @@ class Session:
         held = self._machine.buffered()
         events = len(self.ready) + max(held.events, held.stamps)
         return events, lag_s(self.ready, self._machine, self.seeing.hold, self._wall_clock())
+
+    @property
+    def pattern(self) -> str | None:
+        """See Choosing."""
+        return self._choosing.pattern
+
+    def may_read(self, topic: str) -> bool:
+        """Whether a topic is of the set in force, or a pattern chooses it when it comes."""
+        return topic in self._machine.topics or self._choosing.may_read(topic)
 
     @property
     def machine(self) -> Delivery:

@@ -66,6 +66,7 @@ FAULTS = {
     "junk": 0.4,
     "clocks": 0.7,
     "mixes": 0.5,
+    "patterns": 0.3,
 }
 """What may happen in a world, and in how many of them it may. `wide`: few Kafka topics of eight partitions, by key;
 `lopsided`: producers fill one partition of each topic, then another. `tells`: the job tells snapshots of its state.
