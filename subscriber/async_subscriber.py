@@ -126,9 +126,15 @@ class AsyncSubscriber(Generic[Handed]):
             if error is None:
                 raise
 
-    def stop(self) -> None:
-        """Ends `async for` after the event at hand; may be called from a signal handler or another thread."""
-        self._stopped = True
+    def stop(self, *, drain: bool = False) -> None:
+        """Ends `async for` after the event at hand; may be called from a signal handler or another thread.
+
+        `drain`: as Subscriber.stop.
+        """
+        if drain:
+            self._started.stop(drain=True)
+        else:
+            self._stopped = True
 
     @property
     def _started(self) -> Subscriber[Handed]:
@@ -174,7 +180,7 @@ class AsyncSubscriber(Generic[Handed]):
 
     async def __anext__(self) -> Handed:
         """The next event, however long it takes; ends after `stop`, `close` or `unsubscribe`."""
-        if not self._closed and not self._stopped:
+        if not self._closed and not self.stopped:
             batch = await self._take(1, math.inf)
             if batch:
                 return next(iter(batch))
@@ -213,7 +219,7 @@ class AsyncSubscriber(Generic[Handed]):
             self._slice = None
             if taken:
                 self._kept.append(taken)
-            elif remaining <= 0 or subscriber.finished or self._stopped or self._closed:
+            elif remaining <= 0 or subscriber.finished or self.stopped or self._closed:
                 return taken
 
     async def ack(self, event: Event | Lost | EventBatch[Handed]) -> None:
@@ -248,9 +254,9 @@ class AsyncSubscriber(Generic[Handed]):
 
     # --- the subscription ---------------------------------------------------------------------------------------------
 
-    async def subscribe(self, topics: Iterable[str]) -> None:
+    async def subscribe(self, topics: Iterable[str] | None = None, *, pattern: str | None = None) -> None:
         """As Subscriber.subscribe."""
-        await self._do(lambda: self._started.subscribe(topics))
+        await self._do(lambda: self._started.subscribe(topics, pattern=pattern))
 
     async def unsubscribe(self, topics: Iterable[str] | None = None, *, drain: bool = True) -> None:
         """As Subscriber.unsubscribe."""
@@ -300,5 +306,5 @@ class AsyncSubscriber(Generic[Handed]):
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped
+        """Whether `stop` was called, and what it drains is handed out."""
+        return self._stopped or (self._subscriber is not None and self._subscriber.stopped and not self._kept)

@@ -1,11 +1,13 @@
 """What a Subscriber is given, looked at before anything is asked of a broker."""
 
+import re
 from collections.abc import Iterable
 from numbers import Real
 
 from totalorder.errors import SettingsError
 from totalorder.sequencer.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
 from totalorder.sequencer.names import DomainTopics, valid_id, valid_topic
+from totalorder.subscriber.reading.choice import Choice
 
 
 def check_name(subscriber_id: object, domain: object) -> None:
@@ -65,6 +67,18 @@ def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
     if not 0 < len(given) <= MAX_TOPICS_PER_SUBSCRIPTION:
         raise SettingsError(f"{len(given)} topics; a subscription holds 1 to {MAX_TOPICS_PER_SUBSCRIPTION}")
     return tuple(sorted(given))
+
+
+def checked_choice(who: str, topics: Iterable[str] | None, pattern: str | None) -> Choice:
+    """Topics by their names or by a pattern, as somebody was given them; SettingsError for both, or neither."""
+    if (topics is None) == (pattern is None):
+        raise SettingsError(f"{who} wants topics or a pattern", remedy="Give one of both")
+    if topics is not None:
+        return Choice(checked_topics(topics))
+    try:
+        return Choice(pattern=pattern)
+    except (re.error, TypeError) as error:
+        raise SettingsError(f"pattern = {pattern!r} is no regular expression: {error}") from None
 
 
 def _check_whole(name: str, value: object) -> None:

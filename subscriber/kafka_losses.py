@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from totalorder.errors import EventsLost
-from totalorder.subscriber.delivery.events import GO_ON_WITHOUT
+from totalorder.subscriber.losses import GO_ON_WITHOUT
 from totalorder.subscriber.transport import Partition
 
 GO_ON = 'start="now" (--start now) begins at the present and gives up all that is owed, of every topic'

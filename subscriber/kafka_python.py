@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from operator import itemgetter
@@ -48,6 +48,9 @@ _BLOCK_S = 0.2
 _LIVELY_SLICE_S = 0.02
 _POLICY = "cleanup.policy"
 _COLUMNS = itemgetter(*map(ConsumerRecord._fields.index, ("offset", "key", "value", "headers", "timestamp")))
+_LAST_S = 0.5
+"""For what is being written at the end, which nobody waits for any more: whoever wrote it has given up, or was
+interrupted."""
 _ABSENT = (UnknownTopicOrPartitionError.errno, InvalidTopicError.errno)
 """Of a topic that is not there, or has a name that none can have: a pub/sub topic's name may be of such a kind."""
 
@@ -227,21 +230,23 @@ class KafkaPythonTransport(KafkaTransport):
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
-        deadline: float,
+        waits: Iterable[float],
     ) -> int:
         """See KafkaTransport."""
-        while True:
+        future: Any = None
+        for wait_s in waits:
             try:
-                future = self._producer.send(
-                    partition.topic, value=value, key=key, headers=headers, partition=partition.number
-                )
-            except KafkaTimeoutError:  # the topic is not known yet
-                if time.monotonic() >= deadline:
+                if future is None:
+                    future = self._producer.send(
+                        partition.topic, value=value, key=key, headers=headers, partition=partition.number
+                    )
+                return int(future.get(timeout=wait_s).offset)
+            except KafkaTimeoutError:  # it takes longer, or the topic is not known yet
+                if future is not None and future.is_done:
                     raise
             except ValueError as error:
                 raise no_such_partition(partition) from error
-            else:
-                return int(future.get(timeout=max(0.0, deadline - time.monotonic())).offset)
+        raise KafkaTimeoutError
 
     def close(self) -> None:
         """See Transport."""
@@ -252,7 +257,7 @@ class KafkaPythonTransport(KafkaTransport):
             for reader in (self._first, self._others):
                 ends.callback(reader.consumer.close, autocommit=False, timeout_ms=round(ANSWER_S * 1000))
             ends.callback(self._admin.close)
-            ends.callback(self._producer.close, timeout=ANSWER_S)
+            ends.callback(self._producer.close, timeout=_LAST_S)
 
 
 def _check_answers(reader: Reader) -> None:

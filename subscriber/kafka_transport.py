@@ -7,7 +7,7 @@ by itself, and what is told of what does not.
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -134,9 +134,11 @@ class KafkaTransport(ABC):
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
-        deadline: float,
+        waits: Iterable[float],
     ) -> int:
-        """Writes a record, which is never given up; its offset. KafkaTimeoutError at the deadline."""
+        """Writes a record, which is never given up; its offset. `waits` are so many seconds at most, one after another;
+        KafkaTimeoutError behind them.
+        """
 
     @abstractmethod
     def close(self) -> None:
@@ -360,7 +362,7 @@ class KafkaTransport(ABC):
         left_s = min(self._outage.left_s, self._unwritten.left_s)
         deadline = asked + (max(ANSWER_S, left_s) if timeout_s is None else timeout_s)
         try:
-            offset = self._sent(partition, key, value, list(headers), deadline)
+            offset = self._sent(partition, key, value, list(headers), self._waits(partition, asked, deadline))
         except KafkaError as error:
             if timeout_s is None:
                 self._refuse_deleted(partition.topic, error)
@@ -375,6 +377,15 @@ class KafkaTransport(ABC):
         self._outage.heard()
         self._unwritten.heard()
         return offset
+
+    def _waits(self, partition: Partition, asked: float, deadline: float) -> Iterator[float]:
+        """Slices of the time until the deadline. Says that it is waited for, where that takes longer than an answer."""
+        tell_at = asked + ANSWER_S
+        while (now := time.monotonic()) < deadline:
+            if now >= tell_at:
+                self._unwritten.missed(asked, f"{partition.topic}[{partition.number}]")
+                tell_at = now + ANSWER_S
+            yield min(deadline, tell_at) - now
 
     def _refuse_deleted(self, topic: str, error: KafkaError) -> None:
         """To a producer a topic that is gone is one that the broker does not know yet."""

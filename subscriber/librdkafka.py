@@ -5,8 +5,8 @@ that are read by their ids is kept until it is there, and stamps and answers go 
 """
 
 import time
-from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -335,7 +335,7 @@ class LibrdkafkaTransport(KafkaTransport):
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[tuple[str, bytes | None]],
-        deadline: float,
+        waits: Iterable[float],
     ) -> int:
         """See KafkaTransport."""
         told: list[tuple[Any, Any]] = []
@@ -352,11 +352,11 @@ class LibrdkafkaTransport(KafkaTransport):
             raise translated(error.args[0]) from error
         except BufferError as error:
             raise KafkaTimeoutError(str(error)) from error
-        while not told:
-            if (left_s := deadline - time.monotonic()) <= 0:
-                raise KafkaTimeoutError
-            self._producer.poll(min(left_s, SLICE_S))
-        return self._delivered(partition, *told[0])
+        for wait_s in waits:
+            self._producer.poll(min(wait_s, SLICE_S))
+            if told:
+                return self._delivered(partition, *told[0])
+        raise KafkaTimeoutError
 
     def _delivered(self, partition: Partition, error: Any, record: Any) -> int:
         if error is None:
@@ -383,12 +383,12 @@ class LibrdkafkaTransport(KafkaTransport):
 
 
 def _result(answer: "Future[Any]") -> Any:
+    if not wait([answer], 2 * ANSWER_S).done:  # a TimeoutError may be of the application, which a signal handler raises
+        raise KafkaTimeoutError
     try:
-        return answer.result(2 * ANSWER_S)
+        return answer.result()
     except KafkaException as error:
         raise translated(error.args[0]) from error
-    except TimeoutError as error:
-        raise KafkaTimeoutError from error
 
 
 def _present(answers: Mapping[str, "Future[Any]"]) -> dict[str, Described]:

@@ -25,12 +25,14 @@ TAKES = Words("takes records", "taken a record", "the topic's leader and its min
 class Outage:
     """Counts from the first question that was asked in vain: an application that does not poll for long is no outage.
 
-    An absent broker looks like an idle one, so somebody has to ask now and then.
+    An absent broker looks like an idle one, so somebody has to ask now and then. While nobody does, nobody knows: such
+    time counts no longer than it takes until the broker should have been asked again.
     """
 
     def __init__(self, servers: str, bearable_s: float, words: Words = ANSWERS) -> None:
         self._servers, self._bearable_s, self._words = servers, bearable_s, words
         self._ask_after_s = min(_ASK_AFTER_S, bearable_s / 4)
+        self._unasked_s = 2 * self._ask_after_s
         self._since: float | None = None
         self._reason: Exception | str | None = None
         self._told_at = time.monotonic()
@@ -43,8 +45,9 @@ class Outage:
 
     @property
     def lasts_s(self) -> float:
-        """For how long there has been silence; 0 while there is none."""
-        return 0.0 if self._since is None else time.monotonic() - self._since
+        """For how long there has been silence, as far as that is known; 0 while there is none."""
+        known_to = min(time.monotonic(), self._told_at + self._unasked_s)
+        return 0.0 if self._since is None else known_to - self._since
 
     @property
     def left_s(self) -> float:
@@ -53,17 +56,18 @@ class Outage:
 
     def heard(self) -> None:
         """The broker answered."""
-        self._told_at = time.monotonic()
+        lasted_s, self._told_at = self.lasts_s, time.monotonic()
         if self._since is not None:
-            lasted_s = self._told_at - self._since
             _LOG.warning("the Kafka broker at %s %s again, after %.0f s", self._servers, self._words.does, lasted_s)
             self._since = None
 
     def missed(self, asked_at: float, reason: Exception | str | None) -> None:
         """What was asked then was not answered. Raises BrokerUnavailable when that was borne for long enough."""
-        nobody_asked_s = asked_at - self._told_at
+        unknown_s = max(0.0, asked_at - self._told_at - self._unasked_s)
         self._told_at, self._reason = time.monotonic(), reason
-        if self._since is None or nobody_asked_s > self._bearable_s:
+        if self._since is not None:
+            self._since += unknown_s
+        else:
             self._since = asked_at
             if self.left_s > 0:  # a question may have taken all of that
                 said = "no Kafka broker at %s %s; it is waited for, %.0f s"
@@ -76,6 +80,6 @@ class Outage:
             reason = f" ({self._reason})" if self._reason is not None else ""
             _, done, check = self._words
             raise BrokerUnavailable(
-                f"no Kafka broker at {self._servers} has {done} for {time.monotonic() - self._since:.0f} s{reason}",
+                f"no Kafka broker at {self._servers} has {done} for {self.lasts_s:.0f} s{reason}",
                 remedy=f"Check {check}; a new subscriber goes on after what was acknowledged",
             )

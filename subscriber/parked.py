@@ -122,11 +122,13 @@ class Parking:
         self._transport, self._domain, self._id, self._wall_clock = transport, domain, id, wall_clock
         self._at: Partition | None = None
 
-    def open(self, topic: str, subscribed: tuple[str, ...]) -> None:
-        """The topic to park on from now on; SettingsError for one that cannot be it."""
+    def open(self, topic: str, may_read: Callable[[str], bool]) -> None:
+        """The topic to park on from now on; SettingsError for one that cannot be it, as one that the subscriber reads,
+        or may come to read.
+        """
         if not isinstance(topic, str) or not topic:
             raise SettingsError(f"park is {topic!r}", remedy="Give the name of a Kafka topic")
-        if topic in subscribed or topic in DomainTopics(domain=self._domain).own():
+        if may_read(topic) or topic in DomainTopics(domain=self._domain).own():
             raise SettingsError(
                 f"park is {topic!r}, which the subscriber reads, or the domain writes", remedy="Give a topic of its own"
             )

@@ -1,20 +1,18 @@
 """`Reader`: the domain's one order from any place on, for whoever does not subscribe."""
 
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Generic, Literal, Self
 
-from totalorder.errors import Error, SettingsError
+from totalorder.errors import Error
 from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
-from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
+from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_choice
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
 from totalorder.subscriber.event import Handed
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reader_session import ReaderSession, ReaderSettings
-from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.seeing import Seeing
 from totalorder.subscriber.start import Start, Until, check_start, check_until
 from totalorder.subscriber.transport import Transport
@@ -44,8 +42,9 @@ class Reader(Generic[Handed]):
     - "earliest": behind the last event of the topics that Kafka has no longer. To find it all stamps are read once.
     - "now": behind all that is stamped when reading begins. `until=None`: reading never ends.
 
-    What Kafka has no longer stops it with EventsLost; with `on_lost="skip"` a `Lost` comes in its place (to a checker
-    of types that is a `Reader[Event | Lost]`). Stamps that are gone stop it always: without them there is no order.
+    What Kafka has no longer stops it with EventsLost at its turn, behind all that stands before it; with
+    `on_lost="skip"` a `Lost` comes in its place (to a checker of types that is a `Reader[Event | Lost]`). Stamps that
+    are gone stop it always: without them there is no order.
     What is waited for, Python's log says, "totalorder.subscriber": events that are published and that no sequencer
     stamps, for `stalled_after_s` seconds, are a warning. A quiet topic is none: nothing of it is owed.
     `entries` of its events are empty, `tag` is None. At most about `max_buffered` events wait per Kafka partition.
@@ -85,7 +84,7 @@ class Reader(Generic[Handed]):
         check_until(until)
         settings = ReaderSettings(
             domain=domain,
-            choice=_choice(topics, pattern),
+            choice=checked_choice("a Reader", topics, pattern),
             start=start,
             until=until,
             skips_lost=on_lost == "skip",
@@ -206,14 +205,3 @@ def _interrupted(error: BaseException) -> Error:
         f"a call was interrupted by {type(error).__name__}, and what was under way in it is not known",
         remedy="Make a new Reader, from the last position. A signal handler may call stop(), and must not raise",
     )
-
-
-def _choice(topics: Iterable[str] | None, pattern: str | None) -> Choice:
-    if (topics is None) == (pattern is None):
-        raise SettingsError("a Reader wants topics or a pattern", remedy="Give one of both")
-    if topics is not None:
-        return Choice(checked_topics(topics))
-    try:
-        return Choice(pattern=pattern)
-    except (re.error, TypeError) as error:
-        raise SettingsError(f"pattern = {pattern!r} is no regular expression: {error}") from None

@@ -4,38 +4,24 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
-from operator import itemgetter
 from typing import Any
 
-from totalorder.errors import Error, EventsLost, SettingsError
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, decode_answer
+from totalorder.errors import Error, SettingsError
+from totalorder.sequencer.control import Answer
 from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
-from totalorder.subscriber.delivery.effects import (
-    Deliveries,
-    DeliverLost,
-    Effect,
-    PauseEvents,
-    PauseStamps,
-    ReadEvents,
-    ReadStamps,
-    ResumeEvents,
-    ResumeStamps,
-    StopEvents,
-    StopStamps,
-)
-from totalorder.subscriber.delivery.events import GONE
+from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Reads
 from totalorder.subscriber.event import Event, Lost
+from totalorder.subscriber.feed import Feed
+from totalorder.subscriber.losses import READ_ON_WITHOUT
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.machine import Reading
 from totalorder.subscriber.ready import Ready
-from totalorder.subscriber.stamps_log import StampsLog, headers_of
+from totalorder.subscriber.stamps_log import StampsLog
 from totalorder.subscriber.start import Start, Until, check_place, ms_of
 from totalorder.subscriber.transport import Partition, Record, Transport
 
@@ -43,8 +29,6 @@ _LOG = logging.getLogger("totalorder.subscriber")
 _WAIT_S = 0.2
 _NEVER = 2**63 - 1
 _MOST_NAMED = 10
-_PLACE = itemgetter(*map(Record._fields.index, ("topic", "partition", "topic_id")))
-"""Where a record comes from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +48,7 @@ class ReaderSession:
     """One reading of a domain. After an error only `close` makes sense."""
 
     def __init__(self, transport: Transport, settings: ReaderSettings, *, wall_clock: Callable[[], float]) -> None:
-        self.ready = Ready()
+        self.ready = Ready(skips_lost=settings.skips_lost, go_on=READ_ON_WITHOUT)
         self.handed_g = 0
         """Of the last event that was handed out; before, where reading begins."""
         self._transport, self._settings, self._now_ms = transport, settings, round(wall_clock() * 1000)
@@ -73,11 +57,7 @@ class ReaderSession:
         self._answers: list[Answer] = []
         """Those that came before there was a machine."""
         self._machine: Reading | None = None
-        self._assemblers: dict[int, StampsAssembler] = {}
-        self._event_partitions: dict[Source, bool] = {}
-        """Those that are read, and whether the machine has paused them."""
-        self._moved: set[Partition] = set()
-        self._holding = False
+        self._feed = Feed(transport, settings.domain, self)
         self._ends: dict[Partition, int] | None = None
         """Where stamps and grants ended at the start, until all is read through there."""
 
@@ -94,7 +74,7 @@ class ReaderSession:
             )
         self.ready.origin = Position(settings.domain, self._transport.topic_id(self._names.stamps), 0)
         self._check_bounds()
-        beginning = Beginning(self._transport, settings.domain, choice, partitions, self._other)
+        beginning = Beginning(self._transport, settings.domain, choice, partitions, self._meanwhile)
         log = beginning.log
         self._read_grants()
         marks, after = beginning.find(settings.start, self._answers)
@@ -113,7 +93,6 @@ class ReaderSession:
             after=after,
             through=until.g if isinstance(until, Position) else _NEVER,
             until_ms=ms_of(until) if isinstance(until, datetime) else _NEVER,
-            skips_lost=settings.skips_lost,
             max_buffered=settings.max_buffered,
             max_waiting=settings.max_waiting,
         )
@@ -146,15 +125,11 @@ class ReaderSession:
         self._transport.read(grants, self._transport.beginning_offsets([grants])[grants])
         while self._transport.position(grants) < (end := self._transport.end_offsets([grants])[grants]):
             while self._transport.position(grants) < end:
-                self._other(self._transport.poll(_WAIT_S))
+                self._feed.give(self._transport.poll(_WAIT_S))
 
-    def _other(self, others: list[Record], _: bool = False) -> None:
-        """What comes while stamps are looked into."""
-        self._answers += [
-            decode_answer(record.value)
-            for record in others
-            if record.topic == self._names.grants and record.value is not None
-        ]
+    def _meanwhile(self, others: list[Record], _: bool) -> None:
+        """While stamps are looked into."""
+        self._feed.give(others)
 
     @property
     def _origin(self) -> Position:
@@ -181,55 +156,13 @@ class ReaderSession:
 
     def pump(self, timeout_s: float) -> None:
         """Reads what has come, for at most `timeout_s` when nothing has."""
-        self._throttle()
-        self._moved.clear()
-        records = self._records(timeout_s)
-        gone = [at for at in self._transport.vanished() if self._event_partitions.pop(at.source, None) is not None]
-        for _, run in groupby(records, _PLACE):
-            self._dispatch(list(run))
-        records.clear()
-        for partition in gone:
-            self._apply(self.machine.gone(partition.source, GONE))
+        self._feed.hold(holding=len(self.ready) >= self._settings.max_buffered)
+        self._feed.pump(timeout_s)
         self._look_for_end()
-
-    def _records(self, timeout_s: float) -> list[Record]:
-        """What has come. Where Kafka has removed something of events, reading goes on behind it: the machine knows
-        whether an event was lost that is wanted.
-        """
-        try:
-            return self._transport.poll(timeout_s)
-        except EventsLost as error:
-            if not error.gone or error.gone.keys() - self._event_partitions.keys():
-                raise
-            for place, offset in error.gone.items():
-                source = Source(*place)
-                if source in self._event_partitions:
-                    self._transport.read(Partition.of(source), offset)
-                    self._let_flow(source)
-                    self._apply(self.machine.gone(source, offset))
-            return []
-
-    def _dispatch(self, records: list[Record]) -> None:
-        """Takes records of one partition that have come, unless it is read from elsewhere on meanwhile."""
-        topic, at = records[0].topic, records[0].at
-        if topic not in (self._names.grants, self._names.stamps):
-            if at not in self._moved and at.source in self._event_partitions:
-                self._apply(self.machine.events(at.source, block_of(records, None)))
-            return
-        for record in records:
-            if at in self._moved:
-                break
-            if topic == self._names.grants and record.value is not None:
-                self._apply(self.machine.answer(decode_answer(record.value)))
-            elif topic == self._names.stamps and record.partition in self._assemblers:
-                assembler = self._assemblers[record.partition]
-                batch = assembler.add(record.value, headers_of(record), offset=record.offset)
-                if batch is not None:
-                    self._apply(self.machine.stamped(batch))
 
     def _look_for_end(self) -> None:
         """Notices when all that was stamped at the start is known."""
-        if self._ends is None or len(self._assemblers) < len(self._ends) - 1:
+        if self._ends is None or len(self._feed.stamps) < len(self._ends) - 1:
             return  # or no more stamps are wanted
         if all(self._transport.position(at) >= end for at, end in self._ends.items()):
             self._ends = None
@@ -250,70 +183,49 @@ class ReaderSession:
                 self._settings.domain,
             )
 
-    # --- effects ------------------------------------------------------------------------------------------------------
+    # --- what the feed gives, and what the machine says to it ---------------------------------------------------------
+
+    def take_answer(self, answer: Answer, /) -> None:
+        """See Fed."""
+        if self._machine is None:
+            self._answers.append(answer)
+        else:
+            self._apply(self._machine.answer(answer))
+
+    def take_stamps(self, batch: StampedBatch, _: range, /) -> None:
+        """See Fed."""
+        self._apply(self.machine.stamped(batch))
+
+    def take_events(self, source: Source, records: list[Record], /) -> None:
+        """See Fed."""
+        self._apply(self.machine.events(source, block_of(records, None)))
+
+    def take_gone(self, source: Source, offset: int, /) -> None:
+        """See Fed."""
+        self._apply(self.machine.gone(source, offset))
+
+    def take_others(self, _: list[Record], /) -> None:
+        """Nothing else is read."""
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Deliveries | DeliverLost):
                 self.ready.append(effect)
-            elif isinstance(effect, ReadEvents | StopEvents | PauseEvents | ResumeEvents):
-                self._apply_to_events(effect)
-            elif isinstance(effect, ReadStamps | StopStamps | PauseStamps | ResumeStamps):
-                self._apply_to_stamps(effect)
-
-    def _apply_to_stamps(self, effect: ReadStamps | StopStamps | PauseStamps | ResumeStamps) -> None:
-        if isinstance(effect, ReadStamps):
-            partition = Partition(self._names.stamps, effect.partition)
-            domain = self._settings.domain
-            self._assemblers[effect.partition] = StampsAssembler(domain=domain, partition=effect.partition)
-            self._transport.read(partition, effect.offset)
-            self._moved.add(partition)
-        elif isinstance(effect, StopStamps):
-            del self._assemblers[effect.partition]
-            self._transport.stop(Partition(self._names.stamps, effect.partition))
-        elif isinstance(effect, PauseStamps):
-            self._transport.pause(Partition(self._names.stamps, effect.partition))
-        else:
-            self._transport.resume(Partition(self._names.stamps, effect.partition))
-
-    def _apply_to_events(self, effect: ReadEvents | StopEvents | PauseEvents | ResumeEvents) -> None:
-        source, partition = effect.source, Partition.of(effect.source)
-        if isinstance(effect, StopEvents):
-            if self._event_partitions.pop(source, None) is not None:
-                self._transport.stop(partition)
-            return
-        if isinstance(effect, ReadEvents):
-            self._transport.read(partition, effect.offset)
-            self._moved.add(partition)
-        elif source not in self._event_partitions:
-            return  # it has vanished
-        self._event_partitions[source] = isinstance(effect, PauseEvents)
-        self._let_flow(source)
-
-    def _throttle(self) -> None:
-        """Stops reading events while more is ready than the application takes."""
-        holding = len(self.ready) >= self._settings.max_buffered
-        if holding != self._holding:
-            self._holding = holding
-            for source in self._event_partitions:
-                self._let_flow(source)
-
-    def _let_flow(self, source: Source) -> None:
-        if self._holding or self._event_partitions[source]:
-            self._transport.pause(Partition.of(source))
-        else:
-            self._transport.resume(Partition.of(source))
+            elif isinstance(effect, Reads):
+                self._feed.apply(effect)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
     def hand_out(self) -> Event | Lost:
-        """The next event that is ready."""
+        """The next event that is ready. EventsLost where a loss stands that is not skipped, and again from then on."""
+        self.ready.check_next()
         event, _, _ = self.ready.pop()
         self.handed_g = event.g
         return event
 
     def hand_out_batch(self, most: int) -> EventBatch[Any]:
-        """At most `most` of the next events that are ready."""
+        """At most `most` of the next events that are ready; EventsLost as `hand_out`."""
+        self.ready.check_next()
         lost: list[Lost] = []
         parts: list[Deliveries] = []
         while most > 0 and (item := self.ready.take(most, _NEVER, events_only=bool(parts))) is not None:

@@ -7,13 +7,18 @@ import numpy as np
 
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost
 from totalorder.subscriber.event import Event, Lost, events_of
+from totalorder.subscriber.losses import not_skipped
 from totalorder.subscriber.position import Position
 
 
 class Ready:
-    """A queue of what the delivery machine has put in order. Events are made when they are asked for."""
+    """A queue of what the delivery machine has put in order. Events are made when they are asked for.
 
-    def __init__(self) -> None:
+    Without `skips_lost` a loss ends it: nothing is handed out behind, and `go_on` says what can be done.
+    """
+
+    def __init__(self, *, skips_lost: bool, go_on: str) -> None:
+        self._skips_lost, self._go_on = skips_lost, go_on
         self.origin: Position | None = None
         """Where the positions of events count from; None while there are none, or where they have none."""
         self._items: deque[Deliveries | DeliverLost] = deque()
@@ -31,6 +36,16 @@ class Ready:
         """More to hand out."""
         self._items.append(item)
         self._count += _size(item)
+
+    @property
+    def skips_lost(self) -> bool:
+        """Whether a loss is handed out in its place. With m = 2 nothing says what that is, and none is."""
+        return self._skips_lost and self.origin is not None
+
+    def check_next(self) -> None:
+        """EventsLost where a loss comes next that nobody may pass over. It stays the next one."""
+        if self._items and isinstance(loss := self._items[0], DeliverLost) and not self.skips_lost:
+            raise not_skipped(loss, self._go_on)
 
     def clear(self) -> None:
         """Nothing is handed out any more."""
@@ -57,12 +72,14 @@ class Ready:
         return item.g if isinstance(item, DeliverLost) else int(item.rows.g[self._at])
 
     def max_g(self, most: int) -> int:
-        """The greatest g of the first `most` ones; 0 when there are none."""
+        """The greatest g of the first `most` ones that may be handed out; 0 when there are none."""
         found, start = 0, self._at
         for item in self._items:
             if most <= 0:
                 break
             if isinstance(item, DeliverLost):
+                if not self.skips_lost:
+                    break
                 found, most = max(found, item.g), most - 1
             else:
                 g = item.rows.g[start : start + most]

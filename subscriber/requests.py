@@ -55,6 +55,8 @@ class Requests:
         """Position at which the lease ran out; 0 while it has not."""
         self._asked: tuple[int, int] | None = None
         """Generation and control offset of the request that waits for its answer; no offset that is (yet) known: -1."""
+        self._request: Request | None = None
+        """What was begun and is not awaited."""
         self._outcome: Grant | Ended | Rejection | None = None
         self._passed = False
         """Whether a later control record was answered, which comes after the answer to ours."""
@@ -107,6 +109,7 @@ class Requests:
         Raises Rejected with the sequencer's reason, Fenced when another process holds the id by now, SubscriptionEnded
         when its lease ran out meanwhile, and whatever `wait` raises.
         """
+        self._finish()
         reason = "its lease ran out before it was seen"
         for _ in range(_ATTEMPTS):
             generation = self.latest + 1
@@ -122,6 +125,42 @@ class Requests:
         raise Rejected(
             f"subscriber id {self._id!r} changes hands all the time: {reason}", remedy="Run one process per id"
         )
+
+    def begin(self, make: Callable[[int], Request], timeout_s: float) -> None:
+        """Sends such a request, and waits for no answer: `is_open` until that has come.
+
+        It is sent again where an earlier one came to BrokerUnavailable, which it raises too: of two with one generation
+        the first that was written counts.
+        """
+        generation = self.latest + 1
+        self._request = make(generation)
+        self._outcome, self._passed, self._asked = None, False, (generation, -1)
+        self._asked = generation, self._send(self._request, timeout_s)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request that was written waits for its answer."""
+        return self._asked is not None and self._asked[1] >= 0 and self._outcome is None and not self._passed
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether the lease has run out."""
+        return self._lapsed > 0
+
+    def check(self) -> None:
+        """Rejected, where the sequencer refused what was begun for a reason that it will always have."""
+        if isinstance(self._outcome, Rejection) and self._asked is not None and not self._lapsed:
+            self._check_rejected(self._outcome, self._asked[0])
+
+    def _finish(self) -> None:
+        """What was begun is answered before anything else is asked: two of one generation would be one request."""
+        if self._request is None or self._asked is None:
+            return
+        if self._outcome is None and self._asked[1] < 0:
+            self._asked = self._asked[0], self._send(self._request)
+        while self.is_open:
+            self._wait()
+        self._request = None
 
     def _ask_once(self, request: Request, generation: int) -> Grant | Ended | Rejection | None:
         """The answer; None when the log of grants went on without it, since compaction left a newer one."""

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import cast
 
+from totalorder.errors import Error
 from totalorder.subscriber.delivery.effects import DeliverLost, Finished, Switched
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
@@ -62,6 +63,10 @@ class Seeing:
         place = f"{effect.source.topic}[{effect.source.partition}]@{effect.begin}"
         more = f" to {effect.end - 1}" if effect.end > effect.begin + 1 else ""
         self._say(self._watch.lost(f"{place}{more}, at g {effect.g}", self._clock()))
+
+    def unsaved(self, error: Error) -> None:
+        """It is closed while nothing can be written."""
+        self._say(self._watch.unsaved(str(error)))
 
     def vanished(self, topic: str, topic_id: str) -> None:
         """Kafka has a topic no longer."""

@@ -6,59 +6,43 @@ alone. Nothing here runs by itself: `pump` is called by whoever waits for events
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
-from operator import itemgetter
 from typing import Any, Literal, cast
 
 from totalorder.errors import (
     BrokerUnavailable,
-    EventsLost,
     SequencerUnavailable,
     SettingsError,
     StoreUnavailable,
     SubscriptionEnded,
 )
-from totalorder.sequencer.codec import StampsAssembler
 from totalorder.sequencer.control import (
     Answer,
-    Ended,
     Grant,
     Renewed,
-    Retired,
-    Skipped,
     Subscribe,
     Unsubscribe,
-    decode_answer,
 )
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.position import Progress, before_subscription
 from totalorder.sequencer.signing import Signer
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
-from totalorder.subscriber.delivery.effects import (
-    Deliveries,
-    DeliverLost,
-    Effect,
-    Finished,
-    Granted,
-    PauseEvents,
-    PauseStamps,
-    ReadEvents,
-    ReadStamps,
-    ResumeEvents,
-    ResumeStamps,
-    StopEvents,
-    StopStamps,
-    Switched,
-)
+from totalorder.subscriber.choosing import Choosing
+from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Finished, Granted, Switched
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
+from totalorder.subscriber.draining import Draining
 from totalorder.subscriber.event import Event, Lost, position_of
+from totalorder.subscriber.feed import Feed
+from totalorder.subscriber.history import History
+from totalorder.subscriber.holding import Holding
+from totalorder.subscriber.losses import GO_ON_WITHOUT
 from totalorder.subscriber.naming import block_of
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
@@ -67,7 +51,6 @@ from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
-from totalorder.subscriber.stamps_log import headers_of
 from totalorder.subscriber.start import Start, check_place
 from totalorder.subscriber.stored import Stored, without_store
 from totalorder.subscriber.transport import Partition, Record, Transport
@@ -75,8 +58,6 @@ from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
 
 _WAIT_S = 0.2
-_PLACE = itemgetter(*map(Record._fields.index, ("topic", "partition", "topic_id")))
-"""Where a record comes from."""
 _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _REFRESH_S = 60.0
@@ -91,8 +72,6 @@ _PROMISE_S = 0.1
 _MOST_AHEAD = 1 << 20
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
-_SLEPT_S = 300.0
-"""Far less than grants are kept whole: who looks at them more often than this sees every one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +133,7 @@ class Session:
         """The store that has the acknowledged position, if that is not Kafka."""
         self.already_done = 0
         """So many deliveries were dropped, since the store says that they are done."""
-        self.ready = Ready()
+        self.ready = Ready(skips_lost=settings.skips_lost, go_on=GO_ON_WITHOUT)
         self.finished: Finished | None = None
         self.generation = 0
         """Of this process, 0 before its first grant."""
@@ -171,9 +150,8 @@ class Session:
         self._names = DomainTopics(domain=settings.domain)
         self._grants = Partition(self._names.grants, 0)
         self._machine = Delivery(id=settings.id, nonce=nonce, domain=settings.domain)
-        self._history: list[Answer] | None = []
-        """Answers that came before there was a machine for this process: those of the id, those on what nobody is owed
-        any more, and the last of all."""
+        self._history: History | None = History(id=settings.id, nonce=nonce)
+        """Until there is a machine for this process."""
         self._requests = Requests(
             transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await, signer=settings.signer()
         )
@@ -184,15 +162,15 @@ class Session:
         watch = Watch(id=settings.id, domain=settings.domain, stalled_after_s=settings.stalled_after_s)
         self.seeing = Seeing(watch, clock, lambda: transport.silent_s)
         self._unread = Unread(transport)
+        self._draining: Draining | None = None
         self._began_g: int | None = None
         """Where in the order the position lies with which this process began, if there was one."""
         self._promised_before = 0
         """How far former processes may have handed out events."""
         self._stamps_count = 0
-        self._assemblers: dict[int, StampsAssembler] = {}
-        self._moved: set[Partition] = set()
-        self._event_partitions: dict[Source, bool] = {}
-        self._holding = False
+        self._choosing = Choosing(transport, settings.domain, clock=clock, wait=self._await)
+        self._feed = Feed(transport, settings.domain, self)
+        self._event_partitions = self._feed.event_partitions
         self._renew_at: float | None = None
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
@@ -202,16 +180,14 @@ class Session:
         self._promised_at = -math.inf
         self._pumped_s = 0.0
         """Of the time since then: events were waited for, and ordered."""
-        self._wall_clock, self._awake = wall_clock, (clock(), wall_clock())
-        self._slept = self._looks_back = False
-        """Whether another process may have begun unseen, and whether positions are read for that."""
+        self._holding = Holding(transport, self._grants, clock=clock, wall_clock=wall_clock, pump=self.pump)
         self._ahead = 1
         """So many events that are ready are promised at a time: what the application takes in `_PROMISE_S`."""
 
     # --- start --------------------------------------------------------------------------------------------------------
 
-    def start(self, topics: tuple[str, ...]) -> None:
-        """Takes the id over and subscribes; returns once the sequencer has granted it.
+    def start(self, choice: Choice) -> None:
+        """Takes the id over and subscribes to what is chosen; returns once the sequencer has granted it.
 
         Raises SequencerUnavailable when that takes longer than `start_timeout_s`, Rejected when it is refused, Fenced
         when yet another process has taken the id over meanwhile.
@@ -221,6 +197,7 @@ class Session:
         self._origin = Position(self._settings.domain, self._transport.topic_id(self._names.stamps), 0)
         check_place(self._settings.start, self._origin, now_ms=round(self._wall_clock() * 1000))
         ends = self._stamps_ends()
+        self._choosing.follow(choice)
         self._read_through(self._grants)
         self._positions = Positions(
             self._transport,
@@ -232,6 +209,8 @@ class Session:
         if self._settings.receipts:
             self._journal.open(self._partition_of_id(self._names.receipts, _RECEIPTS_REMEDY))
         try:
+            assert self._history is not None
+            topics = self._choosing.chosen(choice, () if self._settings.begin_anew else self._history.held())
             self._take_over(self._subscribe(topics, ends))
             while not self._still_holds():
                 self._await(f"{self._names.grants} could not be read to its end")
@@ -254,16 +233,19 @@ class Session:
                 raise self._requests.fenced(saved.generation)
         if self.stored is None and saved is not None and saved.stored and not self._settings.begin_anew:
             raise without_store(self._settings.id)
-        begun = self._begin_at(self._settings.place) if self._settings.place is not None else None
-        history, self._history = self._history or [], None
-        granted = self._never_saved(history)
-        position: Progress | None = None
-        if begun is not None:
-            position, history = begun, [answer for answer in history if not self._is_former(answer)]
-        elif saved is not None and not self._settings.begin_anew:
-            position = saved.position
-        elif granted is not None:
-            position = Progress.at(granted)
+        history = self._history
+        assert self.grant is not None
+        assert history is not None
+        begun = self._begin_at(self._settings.place, history) if self._settings.place is not None else None
+        self._history = None
+        answers = history.answers if begun is None else history.without_former(self.grant)
+        position = begun
+        if not self._settings.begin_anew:
+            granted = history.never_saved()
+            if saved is not None:
+                position = saved.position
+            elif granted is not None:
+                position = Progress.at(granted)
         self._began_g, self._promised_before = None if position is None else position.g, promised
         self._journal.behind_g = before_subscription(position, self.grant)
         self._machine = Delivery(
@@ -272,16 +254,15 @@ class Session:
             domain=self._settings.domain,
             position=position,
             delivered_through=promised,
-            skips_lost=self._settings.skips_lost,
             max_buffered=self._settings.max_buffered,
             max_waiting=self._settings.max_waiting,
         )
         self.seeing.begins(self._machine.topics)
         self._apply(self._machine.start())
-        for answer in history:
+        for answer in answers:
             self._apply(self._machine.answer(answer))
 
-    def _begin_at(self, place: Position | datetime | Literal["earliest"]) -> Progress | None:
+    def _begin_at(self, place: Position | datetime | Literal["earliest"], history: History) -> Progress | None:
         """What lies between a place in the order and the grant is delivered too, by the stamps that are there.
 
         None where nothing does: the place is the present. What answers come meanwhile join the others. Receipts tell of
@@ -298,7 +279,7 @@ class Session:
         beginning = Beginning(
             self._transport, self._settings.domain, Choice(grant.topics), self._stamps_count, self._meanwhile
         )
-        marks, after = beginning.find(place, self._history or [])
+        marks, after = beginning.find(place, history.answers)
         if isinstance(place, Position) and after > grant.g:
             raise SettingsError(
                 f"start = {place} comes after g {grant.g}, which is the present", remedy='Begin there: start="now"'
@@ -314,32 +295,7 @@ class Session:
         self._idle_s = 0.0 if came else self._idle_s + _WAIT_S
         if self._idle_s >= self._settings.start_timeout_s:
             raise self._no_sequencer("stamps do not go as far as its answer")
-        for record in others:
-            if record.topic == self._names.grants:
-                self._dispatch([record])
-
-    def _is_former(self, answer: Answer) -> bool:
-        """Whether it changed the id's subscription before the grant of this process."""
-        assert self.grant is not None
-        return isinstance(answer, Grant | Ended) and answer.id == self._settings.id and answer.g < self.grant.g
-
-    def _never_saved(self, history: Iterable[Answer]) -> Grant | None:
-        """The first grant of the id since it was unsubscribed last; None to begin at this process's own.
-
-        Former processes were granted this and what followed, and were gone before they could save anything, so they
-        handed nothing out: all is owed.
-        """
-        first: Grant | None = None
-        through = 0
-        for answer in history:
-            if answer.id != self._settings.id or self._settings.begin_anew or answer.g <= through:
-                continue  # what is older is repeated by a job that was replaced
-            through = answer.g
-            if isinstance(answer, Ended) and answer.reason == "unsubscribed":
-                first = None
-            elif isinstance(answer, Grant):
-                first = first or answer
-        return first if first is not None and first.nonce != self._nonce else None
+        self._feed.give(others)
 
     def _partition_of_id(self, topic: str, remedy: str = "") -> Partition:
         """Where a topic of the domain's holds what this id writes."""
@@ -355,7 +311,7 @@ class Session:
         return count
 
     def _read_through(self, partition: Partition) -> list[Record]:
-        """All records of a partition up to its present end, but for answers: these go where they belong.
+        """All records of a partition up to its present end, if it is that of positions: others go where they belong.
 
         It stays read, and others that are read go on. The end is asked for until it stands still: compaction may have
         taken what lay before it, for the sake of a newer record behind it.
@@ -368,25 +324,26 @@ class Session:
                     raise self._no_sequencer(f"{partition.topic} could not be read to its end")
                 self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
                 for record in self._transport.poll(_WAIT_S):
-                    if record.topic == self._names.grants:
-                        self._dispatch([record])
-                    else:
+                    if record.topic == self._names.positions:
                         records.append(record)
+                    else:
+                        self._feed.give([record])
         return records
 
-    def _stamps_ends(self) -> dict[int, int]:
+    def _stamps_ends(self, *, once: bool = False) -> dict[int, int]:
         partitions = [Partition(self._names.stamps, number) for number in range(self._stamps_count)]
-        return {partition.number: end for partition, end in self._transport.end_offsets(partitions).items()}
+        return {at.number: end for at, end in self._transport.end_offsets(partitions, once=once).items()}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def change(self, topics: tuple[str, ...]) -> None:
+    def change(self, choice: Choice) -> None:
         """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
         if self.ending or self.finished is not None:
             raise self.ended()
         self._deadline = self._clock() + self._settings.start_timeout_s
+        assert self.grant is not None
         self._require_awake()
-        generation = self._subscribe(topics, self._stamps_ends())
+        generation = self._subscribe(self._choosing.chosen(choice, self.grant.topics), self._stamps_ends())
         if self.generation != generation:
             # It came to its end while the answer was under way: nobody would hold what was granted.
             self._requests.withdraw(_TIMED_SEND_S)
@@ -413,16 +370,32 @@ class Session:
 
     def _subscribe(self, topics: tuple[str, ...], ends: dict[int, int]) -> int:
         """Returns the generation that was granted."""
-        return self._requests.ask(
-            lambda generation: Subscribe(
-                id=self._settings.id,
-                generation=generation,
-                nonce=self._nonce,
-                topics=topics,
-                lease_s=self._settings.lease_s,
-                stamps_ends=ends,
-            )
+        return self._requests.ask(self._request(topics, ends))
+
+    def _request(self, topics: tuple[str, ...], ends: dict[int, int]) -> Callable[[int], Subscribe]:
+        """By its generation."""
+        return lambda generation: Subscribe(
+            id=self._settings.id,
+            generation=generation,
+            nonce=self._nonce,
+            topics=topics,
+            lease_s=self._settings.lease_s,
+            stamps_ends=ends,
         )
+
+    def follow(self) -> None:
+        """Asks for topics that have come to a pattern, and does not wait: they join at their place in the order."""
+        if self.grant is None or self._requests.is_open or self._requests.lapsed or self.ending or self.finished:
+            return
+        topics = self._choosing.due(self.grant.topics)
+        if topics is None:
+            return
+        self._requests.check()
+        with suppress(BrokerUnavailable):  # how long an outage is borne, poll decides
+            self._holding.note()
+            if not self._holding.slept or self._still_holds():
+                ends = self._stamps_ends(once=True)
+                self._requests.begin(self._request(topics, ends), _TIMED_SEND_S)
 
     def _await(self, why: str = "it did not answer the request") -> None:
         """Lets an answer come."""
@@ -458,21 +431,12 @@ class Session:
 
         `waits` is what the caller waits for, besides events.
         """
-        self._note_sleep()
+        self._holding.note()
         self._keep()
         begun = self._clock()
         self._pump_at = begun + _NEWS_S
         self._throttle()
-        self._moved.clear()
-        records = self._records(timeout_s)
-        gone = [at for at in self._transport.vanished() if self._event_partitions.pop(at.source, None) is not None]
-        for _, run in groupby(records, _PLACE):
-            self._dispatch(list(run))
-        # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
-        records.clear()
-        for partition in gone:
-            self.seeing.vanished(partition.topic, partition.topic_id)
-            self._apply(self._machine.gone(partition.source, GONE))
+        self._feed.pump(timeout_s)
         self.seeing.look(lambda: [*waits, *self._waits()])
         self._pumped_s += self._clock() - begun
 
@@ -486,29 +450,12 @@ class Session:
         found = self._unread.waits(self._clock(), unread, self._machine.stamps_partitions)
         return [*self._machine.waits(), *found]
 
-    def _records(self, timeout_s: float) -> list[Record]:
-        """What has come. Where Kafka has removed something of events, reading goes on behind it.
-
-        The machine knows whether an event was lost that is owed: what is gone may be of others, or no event at all.
-        """
-        try:
-            return self._transport.poll(timeout_s)
-        except EventsLost as error:
-            if not error.gone or error.gone.keys() - self._event_partitions.keys():
-                raise
-            for place, offset in error.gone.items():
-                source = Source(*place)
-                if source in self._event_partitions:  # the one before may have completed a change that drops it
-                    self._transport.read(Partition.of(source), offset)
-                    self._let_flow(source)
-                    self._apply(self._machine.gone(source, offset))
-            return []
-
     def tick(self) -> None:
         """Before an event is taken, or when none will come: looks for news now and then, and does what is due.
 
         The id may be another's by now. With nothing ready, `pump` is about to be called anyway.
         """
+        self.follow()
         if not self.ready:
             self.seeing.holds_back(None)
             if self.finished is None:
@@ -536,13 +483,24 @@ class Session:
             if self.generation and now >= self._save_at:
                 self.save(timeout_s=_TIMED_SEND_S)
         except BrokerUnavailable:
-            # Nothing is lost by being late. How long an outage is borne, poll decides.
-            pass
+            # Nothing is lost by being late. How long an outage is borne, poll decides; a write that is tried again soon
+            # tells it when that is over.
+            self._save_at = min(self._save_at, self._clock() + _TIMED_SEND_S)
+
+    def is_drained(self) -> bool:
+        """Whether all is handed out that was stamped when this was asked first."""
+        if self._draining is None:
+            self._draining = Draining(self._transport, self._feed, self._grants)
+        return self._draining.is_over(handed=self.handed, ready=len(self.ready))
 
     def hand_out(self) -> Event | Lost | None:
-        """The next event that is ready, for the application; None while Kafka is silent, or news are to be told."""
+        """The next event that is ready, for the application; None while Kafka is silent, or news are to be told.
+
+        EventsLost where a loss stands that is not skipped: at its turn, and again whenever this is called.
+        """
         if self.seeing.through is not None and self.seeing.holds_back(self.ready.first_g):
             return None
+        self.ready.check_next()
         if self.ready.front.g > self._allowed_g and not self._promise():
             return None
         event, item, at = self.ready.pop()
@@ -554,6 +512,7 @@ class Session:
         """At most `most` of the next events that are ready; none while Kafka is silent, or news are to be told."""
         if self.seeing.through is not None and self.seeing.holds_back(self.ready.first_g):
             return EventBatch((), ())
+        self.ready.check_next()
         if self.ready.first_g > self._allowed_g and not self._promise(most):
             return EventBatch((), ())
         lost: list[Lost] = []
@@ -616,51 +575,13 @@ class Session:
         return False
 
     def _still_holds(self) -> bool:
-        """Reads grants to their present end, which raises Fenced at another process's; False while Kafka is silent.
-
-        Behind a long sleep that is not enough: compaction may have taken the other process's grant, and left its
-        positions. There may be many, so that a later call goes on with them.
-        """
-        deadline = self._clock() + _TIMED_SEND_S
-        try:
-            if not self._reaches_end(self._grants, deadline):
-                return False
-            self._note_sleep()
-            if self._slept:
-                saved = self._positions.partition
-                if not self._looks_back:
-                    self._transport.read(saved, self._transport.beginning_offsets([saved])[saved])
-                    self._looks_back = True
-                if not self._reaches_end(saved, deadline):
-                    return False
-                self._transport.stop(saved)
-                self._slept = self._looks_back = False
-        except BrokerUnavailable:
-            return False
-        return True
-
-    def _reaches_end(self, partition: Partition, deadline: float) -> bool:
-        """Reads a partition to its end, which must stand still, as when anything is read through; False where that
-        takes longer.
-        """
-        at, ends = self._transport.position, self._transport.end_offsets
-        while at(partition) < (end := ends([partition], once=True)[partition]):
-            while at(partition) < end:
-                if self._clock() >= deadline:
-                    return False
-                self.pump(_WAIT_S)
-        return True
-
-    def _note_sleep(self) -> None:
-        """What lies long between two calls was a sleep, of the process, its machine, or its application."""
-        now = self._clock(), self._wall_clock()
-        self._slept |= max(now[0] - self._awake[0], now[1] - self._awake[1]) > _SLEPT_S
-        self._awake = now
+        """See Holding.look."""
+        return self._holding.look(self._positions.partition)
 
     def _require_awake(self) -> None:
         """Behind a long sleep: Fenced where another process has the id by now, before anything is asked in its name."""
-        self._note_sleep()
-        while self._slept and not self._still_holds():
+        self._holding.note()
+        while self._holding.slept and not self._still_holds():
             self._await("what other processes of the id have saved could not be read to its end")
 
     def acknowledge(self, sequence: int) -> None:
@@ -669,36 +590,12 @@ class Session:
         if self._settings.save_interval_s == 0:
             self.save()
 
-    def _dispatch(self, records: list[Record]) -> None:
-        """Takes records of one partition that have come, unless it is read from elsewhere on meanwhile."""
-        topic, at = records[0].topic, records[0].at
-        if topic == self._names.positions:
-            if (later := self._positions.later(records, self.generation)) is not None:
-                raise self._requests.fenced(later)
-            return
-        if topic not in (self._names.grants, self._names.stamps):
-            if at not in self._moved:
-                self._apply(self._machine.events(at.source, block_of(records, self._machine.topic_by)))
-            return
-        for record in records:
-            if at in self._moved:
-                break
-            if topic == self._names.stamps:
-                self._stamps_record(record)
-            elif record.value is not None:
-                self._answered(decode_answer(record.value))
+    # --- what the feed gives, and what the machine says to it ---------------------------------------------------------
 
-    def _stamps_record(self, record: Record) -> None:
-        assembler = self._assemblers.get(record.partition)
-        if assembler is None:
-            return
-        batch = assembler.add(record.value, headers_of(record), offset=record.offset)
-        if batch is not None:
-            self.seeing.stamped(batch.incarnation)
-            self._apply(self._machine.stamped(batch, offset=assembler.began_at, next_offset=record.offset + 1))
-
-    def _answered(self, answer: Answer) -> None:
+    def take_answer(self, answer: Answer, /) -> None:
+        """See Fed."""
         self._requests.note(answer)
+        self._choosing.note(answer)
         if isinstance(answer, Renewed) and answer.nonce == self._nonce:
             self.seeing.answered()
         if (
@@ -709,14 +606,31 @@ class Session:
             self.grant = answer
         if self._history is None:
             self._apply(self._machine.answer(answer))
-            return
-        if self._history and not self._is_lasting(self._history[-1]):
-            self._history.pop()
-        self._history.append(answer)
+        else:
+            self._history.note(answer)
 
-    def _is_lasting(self, answer: Answer) -> bool:
-        """Whether a machine that is made later must know of it, though others come after it."""
-        return answer.id == self._settings.id or isinstance(answer, Retired | Skipped)
+    def take_stamps(self, batch: StampedBatch, offsets: range, /) -> None:
+        """See Fed."""
+        self.seeing.stamped(batch.incarnation)
+        self._apply(self._machine.stamped(batch, offset=offsets.start, next_offset=offsets.stop))
+
+    def take_events(self, source: Source, records: list[Record], /) -> None:
+        """See Fed."""
+        self._apply(self._machine.events(source, block_of(records, self._machine.topic_by)))
+
+    def take_gone(self, source: Source, offset: int, /) -> None:
+        """See Fed."""
+        if offset == GONE:
+            self.seeing.vanished(source.topic, source.topic_id)
+        self._apply(self._machine.gone(source, offset))
+
+    def take_others(self, records: list[Record], /) -> None:
+        """Cuts, or what processes of the id have saved."""
+        if records[0].topic == self._names.positions:
+            if (later := self._positions.later(records, self.generation)) is not None:
+                raise self._requests.fenced(later)
+        else:
+            self._choosing.take(records)
 
     def _apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -730,10 +644,8 @@ class Session:
             elif isinstance(effect, Switched):
                 self._save_at = self._clock()
                 self.seeing.switched(effect)
-            elif isinstance(effect, ReadStamps | StopStamps | PauseStamps | ResumeStamps):
-                self._apply_to_stamps(effect)
             else:
-                self._apply_to_events(effect)
+                self._feed.apply(effect)
 
     def _delivered(self, effect: Deliveries | DeliverLost) -> None:
         """It is the application's next, but for what a store says that is done."""
@@ -747,7 +659,8 @@ class Session:
         if done == size:
             return
         if isinstance(effect, DeliverLost):
-            self.seeing.lost(effect)
+            if self.ready.skips_lost:
+                self.seeing.lost(effect)
             self.ready.append(effect)
         else:
             self.ready.append(effect.part(done, size) if done else effect)
@@ -759,55 +672,17 @@ class Session:
         done_g = self.stored.done.g
         return int(effect.g <= done_g) if isinstance(effect, DeliverLost) else int((effect.rows.g <= done_g).sum())
 
-    def _apply_to_stamps(self, effect: ReadStamps | StopStamps | PauseStamps | ResumeStamps) -> None:
-        partition = Partition(self._names.stamps, effect.partition)
-        if isinstance(effect, ReadStamps):
-            self._assemblers[effect.partition] = StampsAssembler(
-                domain=self._settings.domain, partition=effect.partition
-            )
-            self._transport.read(partition, effect.offset)
-            self._moved.add(partition)
-        elif isinstance(effect, StopStamps):
-            del self._assemblers[effect.partition]
-            self._transport.stop(partition)
-        elif isinstance(effect, PauseStamps):
-            self._transport.pause(partition)
-        else:
-            self._transport.resume(partition)
-
-    def _apply_to_events(self, effect: ReadEvents | StopEvents | PauseEvents | ResumeEvents) -> None:
-        source, partition = effect.source, Partition.of(effect.source)
-        if isinstance(effect, StopEvents):
-            if self._event_partitions.pop(source, None) is not None:
-                self._transport.stop(partition)
-            return
-        if isinstance(effect, ReadEvents):
-            self._transport.read(partition, effect.offset)
-            self._moved.add(partition)
-        elif source not in self._event_partitions:
-            return  # it has vanished
-        self._event_partitions[source] = isinstance(effect, PauseEvents)
-        self._let_flow(source)
-
     def _throttle(self) -> None:
         """Stops reading events while more is ready than the application takes, or while it is paused."""
-        holding = self.held or len(self.ready) >= self._settings.max_buffered
-        if holding != self._holding:
-            self._holding = holding
-            for source in self._event_partitions:
-                self._let_flow(source)
-
-    def _let_flow(self, source: Source) -> None:
-        if self._holding or self._event_partitions[source]:
-            self._transport.pause(Partition.of(source))
-        else:
-            self._transport.resume(Partition.of(source))
+        self._feed.hold(holding=self.held or len(self.ready) >= self._settings.max_buffered)
 
     # --- positions ----------------------------------------------------------------------------------------------------
 
     def _granted(self, granted: Granted) -> None:
         assert self.grant is not None, "it is noted before the machine has it"
         self.seeing.granted(granted.g, self.grant.topics, granted.generation, first=not self.generation)
+        if self.generation or not self._settings.begin_anew:
+            self._choosing.say_joined(self.grant)
         self.generation = granted.generation
         self.ready.origin = self._origin if self._machine.follows_order else None
         if granted.lease_s:
@@ -865,6 +740,15 @@ class Session:
         return events, lag_s(self.ready, self._machine, self.seeing.hold, self._wall_clock())
 
     @property
+    def pattern(self) -> str | None:
+        """See Choosing."""
+        return self._choosing.pattern
+
+    def may_read(self, topic: str) -> bool:
+        """Whether a topic is of the set in force, or a pattern chooses it when it comes."""
+        return topic in self._machine.topics or self._choosing.may_read(topic)
+
+    @property
     def machine(self) -> Delivery:
         """The delivery machine, for questions only."""
         return self._machine
@@ -875,8 +759,8 @@ class Session:
             self._journal.send()
             if save and self.generation:
                 self._save_last()
-        except BrokerUnavailable:
+        except BrokerUnavailable as error:
             # The position saved last still holds: a later process begins there.
-            pass
+            self.seeing.unsaved(error)
         finally:
             self._transport.close()

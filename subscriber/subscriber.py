@@ -9,16 +9,32 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
-from totalorder.errors import Error, Fenced, HandlerFailed, SettingsError, StateError, SubscriptionEnded
+from totalorder.errors import (
+    BrokerUnavailable,
+    Error,
+    Fenced,
+    HandlerFailed,
+    SettingsError,
+    StateError,
+    SubscriptionEnded,
+)
 from totalorder.sequencer.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
-from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_topics
+from totalorder.subscriber.checks import (
+    check_choice,
+    check_count,
+    check_seconds,
+    check_timeout,
+    checked_choice,
+    checked_topics,
+)
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
 from totalorder.subscriber.event import Event, Handed, Lost, TypedEvent, place, position_of
 from totalorder.subscriber.handling import Plan, Retry
 from totalorder.subscriber.parked import Parking
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.position_store import PositionStore
+from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.running import run
 from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.session import Session, SessionSettings
@@ -125,6 +141,12 @@ class Subscriber(Generic[Handed]):
                 handle(event)
                 subscriber.ack(event)
 
+    Instead of `topics`, which may be yet to come, a `pattern` may be given: a regular expression that fits whole names
+    of Kafka topics. What the domain reads of them now is subscribed; what it comes to read later joins at one position
+    of the order, as by `subscribe`, while events go on. The domain's next batch tells of a new topic, and it joins a
+    batch or two later; what it had before is not delivered, and the log says how much that was. One that leaves the
+    domain leaves the set with its next change. Not with topics by keys or headers (`topic_by`), nor with `positions`.
+
     `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
     process that starts goes on after the last acknowledged event, and what a former one may have delivered without
     acknowledging it comes again, tagged "redelivered". `start` says otherwise, and gives up what was owed before: "now"
@@ -133,9 +155,9 @@ class Subscriber(Generic[Handed]):
     read, during which the lease is not renewed. The next process goes on by "saved", or from a position stored since;
     but one whose former was killed while that began starts as that did.
 
-    What Kafka has no longer (retention, deletion) stops it with EventsLost; with `on_lost="skip"` a
-    `Lost` comes in its place, which names topic, partition and offsets, and is acknowledged like an event (to a checker
-    of types that is a `Subscriber[Event | Lost]`).
+    What Kafka has no longer (retention, deletion) stops it with EventsLost at its turn, behind all that stands before
+    it in the order; with `on_lost="skip"` a `Lost` comes in its place, which names topic, partition and offsets, and is
+    acknowledged like an event (to a checker of types that is a `Subscriber[Event | Lost]`).
 
     The subscription ends when no process renews it for `lease_s` seconds (0: never). Acknowledged positions are saved
     within each `ack`, a few milliseconds: acknowledge every hundredth event where that is too slow. With
@@ -177,8 +199,9 @@ class Subscriber(Generic[Handed]):
 
     def __init__(
         self,
-        topics: Iterable[str],
+        topics: Iterable[str] | None = None,
         *,
+        pattern: str | None = None,
         id: str,  # noqa: A002
         domain: str,
         bootstrap_servers: str = "localhost:9092",
@@ -213,7 +236,7 @@ class Subscriber(Generic[Handed]):
                 f"deserializer is {deserializer!r}",
                 remedy="Give a function of an Event, such as totalorder.payloads.json",
             )
-        names = checked_topics(topics)
+        choice = _choice(topics, pattern, stores=positions is not None)
         settings = SessionSettings(
             id=id,
             domain=domain,
@@ -248,12 +271,12 @@ class Subscriber(Generic[Handed]):
             Changed: on_change,
             Stalled: on_stalled,
         }
-        self._stopped = self._closed = False
+        self._stopped = self._drains = self._closed = False
         self._id, self._domain, self._transport = id, domain, transport
         self._parking = Parking(transport, domain=domain, id=id, wall_clock=wall_clock)
         self._looked_at: set[str] = set()
         try:
-            self._session.start(names)
+            self._session.start(choice)
             self._warn_of_unseen()
         except BaseException:
             self._session.close(save=False)
@@ -295,7 +318,8 @@ class Subscriber(Generic[Handed]):
                         return found
                     if self._session.seeing.news:
                         break
-                    if self.finished or (pumped and (self._clock() >= deadline or self._stopped)):
+                    over = self.finished or (self._drains and self._stopped)
+                    if over or (pumped and (self._clock() >= deadline or self._stopped)):
                         return nothing
                     self._session.pump(max(0.0, min(deadline - self._clock(), _ITERATE_S)))
                     pumped = True
@@ -312,11 +336,20 @@ class Subscriber(Generic[Handed]):
 
     def _next(self, hand_out: Callable[[], Any], nothing: T) -> T:
         self._session.tick()
+        if self._drains and self._is_drained():
+            self._stopped = True
+            return nothing
         if not self._session.ready or self._session.held:
             self._check_end()
             return nothing
         found: T = hand_out()
         return found
+
+    def _is_drained(self) -> bool:
+        try:
+            return self._session.is_drained()
+        except BrokerUnavailable:  # it is asked again; how long an outage is borne, poll decides
+            return False
 
     def __iter__(self) -> Self:
         return self
@@ -406,6 +439,7 @@ class Subscriber(Generic[Handed]):
         deadline = self._clock() + timeout_s
         with self._guard:
             while not self._stopped and (remaining := deadline - self._clock()) > 0:
+                self._session.follow()
                 self._session.pump(min(remaining, _ITERATE_S))
 
     def _begin_run(self, plan: Plan) -> None:
@@ -417,7 +451,7 @@ class Subscriber(Generic[Handed]):
             )
         if plan.park is not None:
             with self._guard:
-                self._parking.open(plan.park, self.topics)
+                self._parking.open(plan.park, self._session.may_read)
 
     def _park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
         """Returns where, when it is durable there."""
@@ -435,21 +469,22 @@ class Subscriber(Generic[Handed]):
 
     # --- the subscription ---------------------------------------------------------------------------------------------
 
-    def subscribe(self, topics: Iterable[str]) -> None:
+    def subscribe(self, topics: Iterable[str] | None = None, *, pattern: str | None = None) -> None:
         """Changes the set of topics at one position of the order; returns once that is granted.
 
-        Events of the old set before that position are delivered first, then those of the new set behind it.
+        Events of the old set before that position are delivered first, then those of the new set behind it. Named
+        topics end the following of a pattern, and a pattern takes the place of names.
         """
-        names = checked_topics(topics)
+        choice = _choice(topics, pattern, stores=self._session.stored is not None)
         self._check()
         with self._guard:
-            self._session.change(names)
+            self._session.change(choice)
             self._warn_of_unseen()
 
     def _warn_of_unseen(self) -> None:
-        """Of each topic once, when it was granted."""
+        """Of each topic once, when it was granted; a pattern has those alone that the domain reads."""
         grant = self._session.grant
-        if grant is not None:
+        if grant is not None and self._session.pattern is None:
             news = set(grant.topics) - self._looked_at
             self._looked_at |= news
             warn_of_unseen(grant, news, domain=self._domain, transport=self._transport)
@@ -457,7 +492,9 @@ class Subscriber(Generic[Handed]):
     def unsubscribe(self, topics: Iterable[str] | None = None, *, drain: bool = True) -> None:
         """Ends the subscription for good, or of these topics alone, at one position of the order.
 
-        With `drain` the events before the end can still be taken, else none; of some topics they always can.
+        With `drain` the events before the end can still be taken, else none; of some topics they always can: the
+        subscription goes on, and what it holds until then is owed, as audits know too. Topics that a pattern chose
+        would come again: SettingsError.
         """
         if topics is None:
             self._check()
@@ -474,6 +511,11 @@ class Subscriber(Generic[Handed]):
     def _without(self, topics: Collection[str]) -> set[str]:
         """The set that was granted last, which delivery may not have reached yet, without these topics."""
         self._check()
+        if (pattern := self._session.pattern) is not None:
+            raise SettingsError(
+                f"the topics of this Subscriber are those that fit {pattern!r}",
+                remedy="subscribe(pattern=...) with another one, or subscribe() to topics by their names",
+            )
         assert self._session.grant is not None
         held = set(self._session.grant.topics)
         if absent := sorted(set(topics) - held):
@@ -544,17 +586,27 @@ class Subscriber(Generic[Handed]):
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called."""
+        """Whether `stop` was called, and what it drains is handed out."""
         return self._stopped
 
-    def stop(self) -> None:
-        """Ends the iterator after the event at hand; may be called from a signal handler or another thread."""
-        self._stopped = True
+    def stop(self, *, drain: bool = False) -> None:
+        """Ends the iterator after the event at hand; may be called from a signal handler or another thread.
+
+        With `drain` it ends once all that was stamped by then is handed out, and a little of what came since. Nothing
+        that is to come is waited for, so that no job needs to run: it ends as soon as Kafka gives what it has, or with
+        BrokerUnavailable, but not while it is paused. A stop without `drain` ends that too.
+        """
+        if drain:
+            self._drains = True
+        else:
+            self._stopped = True
 
     def close(self) -> None:
         """Sends the receipts, saves the acknowledged position and lets go of Kafka; again: nothing.
 
-        The subscription itself goes on. In a fork of the process that made it there is nothing to close.
+        The subscription itself goes on: what was not handed out stays owed, and what was and is not acknowledged comes
+        again. So there is nothing to drain here; who wants to have all that is there first calls stop(drain=True), and
+        takes events until the iterator ends. In a fork of the process that made it there is nothing to close.
         """
         if self._closed or self._guard.is_forked:
             return
@@ -588,3 +640,13 @@ class Subscriber(Generic[Handed]):
         if finished is None or (finished.reason == "unsubscribed" and self._session.ending):
             return
         raise self._session.ended()
+
+
+def _choice(topics: Iterable[str] | None, pattern: str | None, *, stores: bool) -> Choice:
+    if pattern is not None and stores:
+        raise SettingsError(
+            "topics of a pattern join whenever they come, and a change claims the position in the store, which would "
+            "wait for the application's own open transaction",
+            remedy="Name the topics, and subscribe() to others between two transactions",
+        )
+    return checked_choice("a Subscriber", topics, pattern)

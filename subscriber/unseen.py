@@ -15,7 +15,7 @@ _LOG = logging.getLogger("totalorder.subscriber")
 _MOST = 10
 """No more topics than so many are spoken of, or asked for in vain."""
 _ASK_EACH_S = 30.0
-_EXACT = "(a subscription names its topics exactly, not by patterns)"
+_EXACT = "(a name fits itself alone; for a pattern there is pattern=, --pattern)"
 
 
 def warn_of_unseen(grant: Grant, topics: Collection[str], *, domain: str, transport: Transport) -> None:

@@ -139,6 +139,11 @@ class Watch:
         self._lost, self._lost_at = 0, now
         return [Word(level=logging.WARNING, text=f"{self._who} skips what Kafka has no longer: {what}{more}")]
 
+    def unsaved(self, why: str) -> list[Word]:
+        """It ends, and its last position could not be written."""
+        text = f"{self._who} was closed unsaved: what was acknowledged since it was saved last comes again. {why}"
+        return [Word(level=logging.WARNING, text=text)]
+
     def asked(self) -> None:
         """The lease is to be renewed."""
         if self._asked_at is None:

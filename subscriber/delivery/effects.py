@@ -55,7 +55,8 @@ class DeliverLost(NamedTuple):
     """Tell the application next that at this place of the order offsets `begin` to before `end` are lost.
 
     One event that was stamped and that Kafka has no longer: number `n` of its pub/sub topic. Or what was never stamped:
-    then `n` is 0, and `topic` is None where these may have been events of any pub/sub topic.
+    then `n` is 0, and `topic` is None where these may have been events of any pub/sub topic. Reading went on at
+    `found`, which is GONE where the Kafka topic itself is not there any more.
     """
 
     topic: str | None
@@ -66,6 +67,7 @@ class DeliverLost(NamedTuple):
     g: int
     tag: Tag | None
     sequence: int
+    found: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,18 +153,6 @@ class Finished:
     reason: str
 
 
-Effect = (
-    Deliveries
-    | DeliverLost
-    | ReadEvents
-    | StopEvents
-    | PauseEvents
-    | ResumeEvents
-    | ReadStamps
-    | StopStamps
-    | PauseStamps
-    | ResumeStamps
-    | Granted
-    | Switched
-    | Finished
-)
+Reads = ReadEvents | StopEvents | PauseEvents | ResumeEvents | ReadStamps | StopStamps | PauseStamps | ResumeStamps
+"""What is to be read, and what not."""
+Effect = Deliveries | DeliverLost | Reads | Granted | Switched | Finished

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.errors import Contradiction, EventsLost
+from totalorder.errors import Contradiction
 from totalorder.sequencer.control import Skipped
 from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.subscriber.delivery.effects import (
@@ -32,10 +32,6 @@ That it is the next holds where all before it are delivered."""
 _UNKNOWN = -1
 _OFFSET_TOPIC_G = [4, 0, 2]
 """Lines of Rows.table."""
-GO_ON_WITHOUT = (
-    'on_lost="skip" (--on-lost skip) goes on, and tells in its place what is lost, unless min_subscriptions = 2; '
-    'start="now" (--start now) gives up all that is owed'
-)
 
 
 class EventBlock(NamedTuple):
@@ -85,6 +81,11 @@ class EventPartition:
         released, self.handles = self.handles[:count], self.handles[count:]
         self.held = self.held[:, count:]
         return released
+
+    def found_behind(self, offset: int) -> int:
+        """Where reading went on behind an offset that is lost, as far as that is known; GONE where its topic is."""
+        at = int(np.searchsorted(self.held[0], offset))
+        return int(self.held[0, at]) if at < len(self.handles) else self.received_to
 
     def statuses(self, offsets: Ints) -> npt.NDArray[np.int8]:
         """NOT_YET, LOST or HERE for each of the offsets that are owed next."""
@@ -390,20 +391,9 @@ class Events:
                 f"{place(state.source, offset)} has a value with crc32 {crc:08x}; its stamp says {stamped:08x}"
             )
 
-    def lost(self, row: Rows) -> EventsLost:
-        """The event of a single row is owed, and Kafka has it no longer."""
-        topic, n, g, number, offset, _, _ = row.table[:, 0].tolist()
-        source, name = self.sources[number], self._sets.names[topic]
-        state = self.read[source]
-        found = int(state.held[0, 0]) if state.handles else state.received_to
-        why, remedy = f"reading went on at {found}", "Raise the retention of the topic"
-        if state.received_to == GONE:
-            why = f"the Kafka topic {source.topic} with id {source.topic_id} was deleted, or created again"
-            remedy = "Delete a topic once all subscribers have what was stamped of it"
-        return EventsLost(
-            f"{place(source, offset)} of topic {name!r} is stamped (g {g}, n {n}), but Kafka has it no longer: {why}",
-            remedy=f"{remedy}. {GO_ON_WITHOUT}",
-        )
+    def found_behind(self, number: int, offset: int) -> int:
+        """The same of a partition by its number."""
+        return self.read[self.sources[number]].found_behind(offset)
 
     # --- sets that change, topics that leave --------------------------------------------------------------------------
 

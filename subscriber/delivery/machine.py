@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.errors import Contradiction, EventsLost, Fenced
+from totalorder.errors import Contradiction, Fenced
 from totalorder.sequencer.control import Answer, Ended, Grant, Link, Retired, Skipped
 from totalorder.sequencer.numbering import differences
 from totalorder.sequencer.position import Progress, StampsMark
@@ -21,7 +21,7 @@ from totalorder.subscriber.delivery.effects import (
     Switched,
     Tag,
 )
-from totalorder.subscriber.delivery.events import GO_ON_WITHOUT, HERE, LOST, EventBlock, Events, place, ranges
+from totalorder.subscriber.delivery.events import HERE, LOST, EventBlock, Events, place, ranges
 from totalorder.subscriber.delivery.order import Found, Line, Order, Pool
 from totalorder.subscriber.delivery.rows import Rows, groups
 from totalorder.subscriber.delivery.sets import Sets
@@ -49,8 +49,8 @@ class Delivery:
 
     `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
     first grant of its own. `delivered_through`: a former process may have delivered events up to this g that come
-    again. `skips_lost`: what Kafka has no longer is told in its place (DeliverLost), instead of EventsLost; not with
-    m = 2, where nothing says what that place is.
+    again. What Kafka has no longer is told in its place (DeliverLost); with m = 2 nothing says what that place is to
+    others, and nobody may go on behind it.
     `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
     partition is paused.
     """
@@ -63,12 +63,11 @@ class Delivery:
         domain: str,
         position: Progress | None = None,
         delivered_through: int = 0,
-        skips_lost: bool = False,
         max_buffered: int = 1_000,
         max_waiting: int = 50_000,
     ) -> None:
         self._id, self._nonce, self._domain = id, nonce, domain
-        self._delivered_through, self._skips_lost = delivered_through, skips_lost
+        self._delivered_through = delivered_through
         self._effects: list[Effect] = []
         self._live = self._over = self._dropped = False
         self._answers_g = 0
@@ -161,11 +160,6 @@ class Delivery:
     def follows_order(self) -> bool:
         """Whether each event delivered lies behind the one before it in π, so that g says how far delivery is."""
         return self._sets.min_subscriptions == 1
-
-    @property
-    def skips_lost(self) -> bool:
-        """Whether what Kafka has no longer is delivered as lost."""
-        return self._skips_lost and self.follows_order
 
     @property
     def acknowledged_g(self) -> int:
@@ -389,17 +383,16 @@ class Delivery:
 
     def _deliver(self, rows: Rows, found: Found) -> None:
         lost = np.flatnonzero(found == LOST)
-        if len(lost) and not self.skips_lost:
-            raise self._events.lost(rows.part(int(lost[0]), int(lost[0]) + 1))
         self._check(rows)
+        behind = [self._events.found_behind(int(rows.source[at]), int(rows.offset[at])) for at in lost.tolist()]
         first = self._acked.count(rows)
         handles, partitions = self._events.release(rows, found == HERE)
         start = 0
-        for end in [*lost.tolist(), len(rows)]:
+        for end, found_at in zip([*lost.tolist(), len(rows)], [*behind, 0], strict=True):
             if end > start:
                 self._effects.append(self._deliveries(rows.part(start, end), handles[start:end], first + start))
             if end < len(rows):
-                self._effects.append(self._loss(rows.part(end, end + 1), first + end))
+                self._effects.append(self._loss(rows.part(end, end + 1), first + end, found_at))
             start = end + 1
         self._events.go_on(partitions)
         self._stamps.deliver(rows.mark)
@@ -431,7 +424,7 @@ class Delivery:
             delivered_through=self._delivered_through,
         )
 
-    def _loss(self, row: Rows, sequence: int) -> DeliverLost:
+    def _loss(self, row: Rows, sequence: int, found: int) -> DeliverLost:
         topic, n, g, source, offset, _, _ = row.table[:, 0].tolist()
         return DeliverLost(
             topic=self._sets.names[topic],
@@ -442,6 +435,7 @@ class Delivery:
             g=g,
             tag=self._tag(g),
             sequence=sequence,
+            found=found,
         )
 
     def _tag(self, g: int) -> Tag | None:
@@ -472,15 +466,8 @@ class Delivery:
 
     def _tell(self, notice: Skipped) -> None:
         self._notices.popleft()
-        lost = ranges(notice)
-        if not self.skips_lost:
-            source, begin, end = lost[0]
-            raise EventsLost(
-                f"{place(source, begin)} to {end - 1} were removed from Kafka before they were stamped (g {notice.g})",
-                remedy=f"Raise the retention of the topic. {GO_ON_WITHOUT}",
-            )
         self._g = max(self._g, notice.g)
-        for sequence, (source, begin, end) in enumerate(lost, self._acked.count(notice)):
+        for sequence, (source, begin, end) in enumerate(ranges(notice), self._acked.count(notice)):
             self._effects.append(
                 DeliverLost(
                     topic=source.topic if self._sets.topic_by == "topic" else None,
@@ -491,6 +478,7 @@ class Delivery:
                     g=notice.g,
                     tag=self._tag(notice.g),
                     sequence=sequence,
+                    found=end,
                 )
             )
 

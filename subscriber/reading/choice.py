@@ -10,7 +10,7 @@ class Choice:
     """Topics by their names, or by a regular expression that fits the whole name."""
 
     def __init__(self, topics: tuple[str, ...] = (), pattern: str | None = None) -> None:
-        self.topics = frozenset(topics)
+        self.topics, self.pattern = frozenset(topics), pattern
         self._pattern = re.compile(pattern) if pattern is not None else None
         self._known: dict[str, bool] = {}
 

@@ -167,6 +167,10 @@ class Sources:
         """Behind the last offset of which it is known whether it came."""
         return self._states[self._numbers[source]].received_to
 
+    def found_behind(self, number: int, offset: int) -> int:
+        """See delivery.events.Events."""
+        return self._states[number].found_behind(offset)
+
     # --- topics that leave --------------------------------------------------------------------------------------------
 
     def close(self, topics: Collection[KafkaTopic]) -> None:

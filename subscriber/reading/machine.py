@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from totalorder.errors import Contradiction, EventsLost
+from totalorder.errors import Contradiction
 from totalorder.sequencer.control import Answer, Grant, Retired, Skipped
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import StampsMark
 from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect
-from totalorder.subscriber.delivery.events import GONE, HERE, LOST, EventBlock, place, ranges
+from totalorder.subscriber.delivery.events import HERE, LOST, EventBlock, ranges
 from totalorder.subscriber.delivery.order import Found, Line
 from totalorder.subscriber.delivery.rows import Rows
 from totalorder.subscriber.delivery.waits import Wait
@@ -21,9 +21,6 @@ from totalorder.subscriber.reading.stamps import Batches, Whole
 
 _NEVER = 2**63 - 1
 """Behind all positions of π."""
-_GO_ON = (
-    'on_lost="skip" (--on-lost skip) goes on, and tells in its place what is lost; start="earliest" begins behind it'
-)
 
 
 def losses_in(answers: Sequence[Answer], choice: Choice) -> list[Skipped]:
@@ -41,8 +38,7 @@ class Reading:
 
     `marks` say behind which batch each stamps partition that is needed is read, and where it begins (`begins`); all of
     their batches end at or before `after`. What was stamped in a batch of `until_ms` or later is left out too.
-    `skips_lost`: what Kafka has no longer is told in its place (DeliverLost), instead of EventsLost. After an error it
-    must not be used any more.
+    What Kafka has no longer is told in its place (DeliverLost). After an error it must not be used any more.
     """
 
     def __init__(
@@ -56,11 +52,10 @@ class Reading:
         after: int = 0,
         through: int = _NEVER,
         until_ms: int = _NEVER,
-        skips_lost: bool = False,
         max_buffered: int = 1_000,
         max_waiting: int = 50_000,
     ) -> None:
-        self._domain, self._choice, self._skips_lost = domain, choice, skips_lost
+        self._domain, self._choice = domain, choice
         self.partitions = partitions
         """Of stamps."""
         self._after, self._through, self._until_ms = after, through, until_ms
@@ -244,18 +239,16 @@ class Reading:
 
     def _deliver(self, rows: Rows, found: Found) -> None:
         lost = np.flatnonzero(found == LOST)
-        if len(lost) and not self._skips_lost:
-            raise self._lost(rows.part(int(lost[0]), int(lost[0]) + 1))
         if int(rows.g[0]) <= self.g:
             raise self._contradicts(f"g {rows.g[0]} comes after {self.g}")
+        behind = [self._events.found_behind(int(rows.source[at]), int(rows.offset[at])) for at in lost.tolist()]
         handles = self._events.release(rows, found == HERE)
         start = 0
-        for end in [*lost.tolist(), len(rows)]:
+        for end, found_at in zip([*lost.tolist(), len(rows)], [*behind, 0], strict=True):
             if end > start:
                 self._effects.append(self._deliveries(rows.part(start, end), handles[start:end]))
             if end < len(rows):
-                topic, n, g, source, offset, _, _ = rows.table[:, end].tolist()
-                self._lose(self._batches.names[topic], self._events.sources[source], (offset, offset + 1), n, g)
+                self._lose_event(rows.part(end, end + 1), found_at)
             start = end + 1
         self.g = int(rows.g[-1])
 
@@ -270,37 +263,33 @@ class Reading:
             delivered_through=0,
         )
 
-    def _lose(self, topic: str | None, source: Source, offsets: tuple[int, int], n: int, g: int) -> None:
+    def _lose_event(self, row: Rows, found: int) -> None:
+        topic, n, g, number, offset, _, _ = row.table[:, 0].tolist()
+        source = self._events.sources[number]
+        self._lose(self._batches.names[topic], source, (offset, offset + 1), n, g, found)
+
+    def _lose(self, topic: str | None, source: Source, offsets: tuple[int, int], n: int, g: int, found: int) -> None:
         self.delivered += 1
         begin, end = offsets
         self._effects.append(
-            DeliverLost(topic=topic, source=source, begin=begin, end=end, n=n, g=g, tag=None, sequence=self.delivered)
+            DeliverLost(
+                topic=topic,
+                source=source,
+                begin=begin,
+                end=end,
+                n=n,
+                g=g,
+                tag=None,
+                sequence=self.delivered,
+                found=found,
+            )
         )
 
     def _tell(self, notice: Skipped) -> None:
         for source, begin, end in ranges(notice):
-            if not self._skips_lost:
-                raise EventsLost(
-                    f"{place(source, begin)} to {end - 1} were removed from Kafka before they were stamped "
-                    f"(g {notice.g})",
-                    remedy=f"Raise the retention of the topic. {_GO_ON}",
-                )
             topic = source.topic if self._topic_by == "topic" else None
-            self._lose(topic, source, (begin, end), 0, notice.g)
+            self._lose(topic, source, (begin, end), 0, notice.g, end)
         self.g = max(self.g, notice.g)
-
-    def _lost(self, row: Rows) -> EventsLost:
-        topic, n, g, number, offset, _, _ = row.table[:, 0].tolist()
-        source = self._events.sources[number]
-        found = self._events.received_to(source)
-        why = f"reading went on at {found}"
-        if found == GONE:
-            why = f"the Kafka topic {source.topic} with id {source.topic_id} was deleted, or created again"
-        return EventsLost(
-            f"{place(source, offset)} of topic {self._batches.names[topic]!r} is stamped (g {g}, n {n}), but Kafka has "
-            f"it no longer: {why}",
-            remedy=f"Raise the retention of the topic. {_GO_ON}",
-        )
 
     def _contradicts(self, what: str) -> Contradiction:
         return Contradiction(

@@ -25,6 +25,7 @@ from pyspark.sql import (
 from reference import Change
 from spark_process import SequencerProcess
 from spark_shared import QUICK_JAVA, settings_for
+from structlog.testing import capture_logs
 from waiting import wait_until
 
 import totalorder as to
@@ -44,7 +45,9 @@ from totalorder.sinks.settings import LineageSettings
 from totalorder.sinks.tables import LineageTables, Stopped, compact
 from totalorder.streaming.preflight import TopicFacts
 from totalorder.streaming.runner import Sequencer
+from totalorder.streaming.standstill import GOES_ON, STANDS
 from totalorder.streaming.topics import Topics
+from totalorder.streaming.watchdog import java_process
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -365,6 +368,38 @@ def test_it_goes_on_while_it_runs_and_stops_when_asked(make_world: MakeWorld, sp
         with pytest.raises(StateError, match="another lineage job"):
             Lineage(kafka.settings, spark=spark).start()
     assert lineage.wait(0)
+    assert_complete(kafka)
+
+
+def test_one_whose_java_is_stopped_says_so_goes_on_with_it_and_ends_in_time(
+    make_world: MakeWorld, spark: SparkSession
+) -> None:
+    kafka, java = make_world(), java_process()
+    assert java is not None
+    kafka.push()
+    settings = kafka.settings.model_copy(update={"standstill_timeout_s": 8})
+    with capture_logs() as logs:
+
+        def said(event: str) -> bool:
+            return any(line["event"] == event for line in logs)
+
+        # Whoever waits for it stands in a call to Java, and comes back when that goes on.
+        lineage = Lineage(settings, spark=spark, on_abandoned=lambda _: os.kill(java, signal.SIGCONT))
+        try:
+            lineage.start()
+            wait_until(lambda: lineage.written.events == 8, "it has written", bound_s=300)
+            os.kill(java, signal.SIGSTOP)
+            wait_until(lambda: said(STANDS), "a word", bound_s=60)
+            os.kill(java, signal.SIGCONT)
+            wait_until(lambda: said(GOES_ON), "it goes on", bound_s=60)
+            os.kill(java, signal.SIGSTOP)
+            stopped = rf"stood still for \d+ s in .*: Spark's Java, process {java}, is stopped"
+            with pytest.raises(Error, match=stopped):
+                lineage.wait(300)
+        finally:
+            os.kill(java, signal.SIGCONT)
+            lineage.stop()
+    kafka.run(spark)
     assert_complete(kafka)
 
 

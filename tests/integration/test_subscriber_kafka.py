@@ -18,6 +18,8 @@ from waiting import wait_until
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import EventsLost, Fenced, SequencerUnavailable
+from totalorder.sequencer.cuts import Cut, encode_cut
+from totalorder.sequencer.stamps import Source
 from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.clients import Client
 from totalorder.subscriber.kafka_transport import KafkaTransport
@@ -513,3 +515,40 @@ def test_what_was_stamped_of_a_deleted_topic_and_not_read_is_lost(
     assert [(e.value, e.offset) for e in events[2:] if isinstance(e, Event)] == [(b"4", 0), (b"5", 1), (b"6", 2)]
     assert [(event.g, event.n, event.topic_id) for event in events[2:]] == [(e.g, e.n, e.topic_id) for e in seen]
     assert events[0].topic_id != events[2].topic_id
+
+
+def test_a_topic_of_a_pattern_joins_and_what_is_there_is_drained(
+    broker: LocalBroker, producer: KafkaProducer, new_topic: NewTopic, unique_name: Callable[[str], str], client: Client
+) -> None:
+    a, b = new_topic("a"), new_topic("b")
+    domain, servers = unique_name("domain"), broker.bootstrap_servers
+    with kafka_clients.admin(servers) as admin:
+        ids = {topic["name"]: str(topic["topic_id"]) for topic in admin.describe_topics([a, b])}
+
+    def tell(number: int, *names: str) -> None:
+        """The cut that says that the domain reads these."""
+        zeros, sources = [0] * len(names), [Source(name, ids[name], 0) for name in names]
+        cut = Cut.of(domain=domain, incarnation=1, cut=number, sources=sources, begins=zeros, ends=zeros, looks=[])
+        record = encode_cut(cut, is_key=True)
+        producer.send(f"{domain}.cuts", value=record.value, headers=list(record.headers), partition=0).get(10)
+
+    with ThreadSequencer(servers, domain, [a, b]):
+        tell(1, a)
+        settings: dict[str, Any] = {"domain": domain, "bootstrap_servers": servers, "client": client}
+        with (
+            Subscriber([a, b], id="other", **settings) as other,
+            Subscriber(pattern=f"{a}|{b}", id="s", **settings) as subscriber,
+        ):
+            assert subscriber.topics == (a,)
+            publish(producer, a, "1", "2")
+            events = take(subscriber, 2)
+            tell(2, a, b)
+            wait_until(lambda: subscriber.poll(0.2) is None and b in subscriber.topics, "the new topic joins")
+            publish(producer, b, "3")
+            events += take(subscriber, 1)
+            publish(producer, a, "4")
+            publish(producer, b, "5")
+            everything = take(other, 5)  # so all of it is stamped
+            subscriber.stop(drain=True)
+            events += list(subscriber)
+    assert [event.g for event in events] == [event.g for event in everything]

@@ -2,6 +2,8 @@
 
 import contextlib
 import re
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -169,6 +171,57 @@ def test_a_producer_ends_in_time_though_no_broker_gives_it_an_id(
         with pytest.raises(KafkaTimeoutError):
             producer.send("orders", value=b"1", partition=0).get(0.2)
     wait_until(lambda: not producer._sender.is_alive(), "its thread has ended")
+
+
+class Heard(Exception):
+    """What a signal handler raises."""
+
+
+@contextlib.contextmanager
+def signalled(when: Callable[[], bool]) -> Iterator[None]:
+    """This thread hears a signal, whose handler raises, once something is so."""
+
+    def hear(*_: object) -> None:
+        raise Heard
+
+    def signal_it() -> None:
+        wait_until(when, "it waits", bound_s=60)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)  # type: ignore[arg-type]
+
+    former, sender = signal.signal(signal.SIGUSR1, hear), threading.Thread(target=signal_it)
+    sender.start()
+    try:
+        yield
+    finally:
+        sender.join()
+        signal.signal(signal.SIGUSR1, former)
+
+
+@pytest.mark.parametrize("waits", ["ack", "close"])
+def test_a_call_that_waits_for_a_broker_says_so_and_hears_a_signal(
+    waits: str, own: LocalBroker, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would wait for longer than any test may take."""
+    servers, domain = own.bootstrap_servers, f"{waits}-{client}"
+    with ThreadSequencer(servers, domain, ["orders"]):
+        subscriber = Subscriber(
+            ["orders"],
+            id="s",
+            domain=domain,
+            bootstrap_servers=servers,
+            outage_timeout_s=3600,
+            client=client,
+            save_interval_s=0 if waits == "ack" else 3600,
+        )
+        with kafka_clients.producer(servers) as producer:
+            producer.send("orders", value=b"1").get(10)
+        event = _until(lambda: subscriber.poll(1), 30)
+        if waits == "close":
+            subscriber.ack(event)
+        with frozen(own):
+            with signalled(lambda: "takes records; it is waited for, 35" in caplog.text), pytest.raises(Heard):
+                subscriber.ack(event) if waits == "ack" else subscriber.close()
+            subscriber.close()
 
 
 def _in_time(subscriber: Subscriber, bound_s: float) -> Event | None:

@@ -52,25 +52,41 @@ def test_an_answer_ends_it(clock: Clock) -> None:
     clock.now += 9
     outage.heard()
     outage.missed(clock.now, None)
-    clock.now += 9
+    clock.now += 4
     outage.raise_if_over()
-    assert outage.left_s == 1
+    assert outage.left_s == 6
 
 
 def test_it_is_over_only_for_who_has_just_asked(clock: Clock) -> None:
     outage = Outage("b:1", 60.0)
-    outage.missed(clock.now, None)
-    clock.now += 100  # nobody asked meanwhile: the broker may be back
+    asked, clock.now = clock.now, clock.now + 52
+    outage.missed(asked, None)
+    clock.now += 9  # nobody asked meanwhile: the broker may be back
+    assert outage.left_s == -1
     outage.raise_if_over()
     assert outage.wants_question
+    with pytest.raises(BrokerUnavailable, match="for 61 s"):
+        outage.missed(clock.now, None)
 
 
-def test_failures_with_a_long_time_between_in_which_nobody_asked_are_of_two_outages(clock: Clock) -> None:
+def test_of_the_time_in_which_nobody_asked_a_little_counts(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """What is asked seldom may meet two outages, with good hours between, and one that lasts ends it all the same."""
     outage = Outage("b:1", 60.0)
     outage.missed(clock.now, None)
-    clock.now += 61
-    outage.missed(clock.now, None)
-    assert outage.left_s == 60
+    clock.now += 10
+    assert (outage.lasts_s, outage.left_s) == (10, 50)
+    clock.now += 3600
+    assert (outage.lasts_s, outage.left_s) == (10, 50)
+    asked, clock.now = clock.now, clock.now + 2
+    outage.missed(asked, None)
+    assert (outage.lasts_s, outage.left_s) == (12, 48)
+    clock.now += 3600
+    outage.heard()
+    assert "the Kafka broker at b:1 answers again, after 22 s" in caplog.text
+    with pytest.raises(BrokerUnavailable, match="for 60 s"):  # noqa: PT012
+        for _ in range(7):
+            outage.missed(clock.now, None)
+            clock.now += 3600
 
 
 def test_it_says_what_no_broker_does(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -82,10 +98,11 @@ def test_it_says_what_no_broker_does(clock: Clock, caplog: pytest.LogCaptureFixt
         "no Kafka broker at b:1 takes records; it is waited for, 10 s",
         "the Kafka broker at b:1 takes records again, after 4 s",
     ]
-    outage.missed(clock.now, None)
-    clock.now += 10
+    asked, clock.now = clock.now, clock.now + 6
+    outage.missed(asked, None)
+    asked, clock.now = clock.now, clock.now + 4
     with pytest.raises(BrokerUnavailable, match=r"has taken a record for 10 s \(x\[0\]\)\. Check the topic's leader"):
-        outage.missed(clock.now, "x[0]")
+        outage.missed(asked, "x[0]")
 
 
 @pytest.mark.parametrize(("bearable_s", "after_s"), [(60.0, 5.0), (2.0, 0.5)])

@@ -489,6 +489,19 @@ def test_losses_take_their_place_like_events(shop: Shop) -> None:
     assert not any(isinstance(event, Lost) for event in events[1:])
 
 
+def test_what_is_done_and_lost_since_stops_nobody(shop: Shop) -> None:
+    """Kafka's position follows the store's, so a process may be owed by the one what the other says is done."""
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"1234")
+    handle(shop, mine, 2)
+    kill(mine)
+    for number in range(2):
+        world.kafka.trim(Partition("a", number), 1)
+    handle(shop, subscriber(world, shop), 2)
+    assert shop.effects == list("1234")
+
+
 def test_what_is_called_wrongly_is_told(shop: Shop, tmp_path: Path) -> None:
     world = World()
     plain, mine = world.subscriber("a", id="plain"), subscriber(world, shop)

@@ -12,7 +12,7 @@ from sim_small import World, take
 
 from totalorder.errors import Contradiction, Error, EventsLost, SettingsError
 from totalorder.subscriber import Event, Lost, Position, Reader
-from totalorder.subscriber.transport import Partition
+from totalorder.subscriber.transport import Partition, Record
 
 
 def reader_of(world: World, topics: Any = "abc", transport: SimTransport | None = None, **settings: Any) -> Reader[Any]:
@@ -285,6 +285,31 @@ def test_what_is_gone_stops_a_reader_or_is_told_in_its_place() -> None:
     assert told[0].position == lost[0].position
 
 
+def take_all(reader: Reader[Any], size: int, got: list[Any]) -> None:
+    for _ in range(100):
+        got += [taken(reader)] if size == 1 else list(reader.poll_batch(size, 60))
+
+
+@pytest.mark.parametrize("most", [1, 4, 100])
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_loss_stops_a_reader_at_its_turn_behind_all_that_stands_before_it(most: int, size: int) -> None:
+    world = backlog()
+    everything = read(world)
+    lost = next(event for event in everything if (event.topic, event.partition, event.offset) == ("a", 1, 3))
+    del world.kafka.logs[Partition("a", 1)][3]
+    beginning, transport = everything[0].position.at(0), SimTransport(world.kafka, world.rng, world.tick, most=most)
+    reader = reader_of(world, start=beginning, transport=transport, until="now")
+    got: list[Any] = []
+    for _ in range(2):
+        with pytest.raises(EventsLost, match=r"a\[1\]@3 of topic 'a' is stamped .* start=.earliest. begins behind it"):
+            take_all(reader, size, got)
+    assert said(got) == said([event for event in everything if event.g < lost.g])
+    assert reader.position == got[-1].position
+    assert not reader.finished
+    rest = read(world, start=reader.position, on_lost="skip")
+    assert (type(rest[0]), rest[0].g, len(got + rest)) == (Lost, lost.g, len(everything))
+
+
 def test_a_topic_that_was_deleted_is_lost_and_the_new_one_of_its_name_is_read() -> None:
     world = backlog()
     everything = read(world)
@@ -292,6 +317,25 @@ def test_a_topic_that_was_deleted_is_lost_and_the_new_one_of_its_name_is_read() 
     assert {type(event) for event in read(world, "a", start=everything[0].position, on_lost="skip")} == {Lost}
     assert read(world, "a") == []
     assert said(read(world, "bc")) == said([event for event in everything if event.topic != "a"])
+
+
+class LastRecords(SimTransport):
+    """The last records of `a` come of the same poll behind which its topic is found to be gone."""
+
+    def poll(self, timeout_s: float) -> list[Record]:
+        found = super().poll(timeout_s)
+        if any(record.topic == "a" for record in found):
+            for at in [at for at in self.positions if at.topic == "a"]:
+                self.stop(at)
+                self.gone.append(at)
+        return found
+
+
+def test_what_came_before_its_topic_was_deleted_is_read() -> None:
+    world = backlog()
+    everything = read(world, "a")
+    transport = LastRecords(world.kafka, world.rng, world.tick, most=100, fair=True)
+    assert said(read(world, "a", transport=transport)) == said(everything)
 
 
 def test_stamps_that_are_gone_are_never_passed_over() -> None:

@@ -1,5 +1,7 @@
 """Events that Kafka has no longer: stop with their names, or go on without them and nothing else."""
 
+from collections.abc import Callable
+
 import pytest
 from sim_kafka import SimKafka, SimTransport
 from sim_receipts import receipts_of
@@ -10,6 +12,9 @@ from totalorder.errors import EventsLost
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.transport import Partition, Record
+
+Take = Callable[[Subscriber[Event | Lost]], list[Event | Lost]]
+"""What comes of one call."""
 
 
 def everything(subscriber: Subscriber[Event | Lost]) -> list[Event | Lost]:
@@ -25,8 +30,8 @@ def losses(events: list[Event | Lost]) -> list[Lost]:
     return [event for event in events if isinstance(event, Lost)]
 
 
-def backlog() -> tuple[World, set[tuple[Source, int]]]:
-    """A subscriber away, 20 events each of a and b, stamped; of a's partition 0 the first 5 are gone; what is left."""
+def backlog(gone: int = 5) -> tuple[World, set[tuple[Source, int]]]:
+    """A subscriber away, 40 events of a and 20 of b, stamped; some of a's partition 0 are gone; what is left."""
     world = World()
     world.subscriber("ab").close()
     for _ in range(20):
@@ -34,7 +39,7 @@ def backlog() -> tuple[World, set[tuple[Source, int]]]:
         world.publish("a")
         world.publish("b")
         world.tick(0)
-    world.kafka.trim(Partition("a", 0), 5)
+    world.kafka.trim(Partition("a", 0), gone)
     return world, left(world.kafka)
 
 
@@ -53,6 +58,48 @@ def test_lost_events_stop_a_subscriber_that_was_not_told_to_go_on() -> None:
         EventsLost, match=r"a\[0\]@0 of topic 'a' is stamped \(g \d+, n \d+\), but Kafka has it no longer"
     ):
         everything(subscriber)
+
+
+def one(subscriber: Subscriber[Event | Lost]) -> list[Event | Lost]:
+    event = subscriber.poll(20)
+    return [] if event is None else [event]
+
+
+def several(subscriber: Subscriber[Event | Lost]) -> list[Event | Lost]:
+    return list(subscriber.poll_batch(7, 20))
+
+
+def take_all(subscriber: Subscriber[Event | Lost], take: Take, handed: list[Event | Lost]) -> None:
+    for _ in range(100):
+        handed += take(subscriber)
+        if handed:
+            subscriber.ack(handed[-1])
+
+
+@pytest.mark.parametrize("take", [one, several])
+@pytest.mark.parametrize("killed", [True, False])
+@pytest.mark.parametrize("most", [1, 4, 100])
+@pytest.mark.parametrize("offset", [0, 7, 18])
+def test_a_loss_stops_a_subscriber_at_its_turn_behind_all_that_stands_before_it(
+    take: Take, killed: bool, most: int, offset: int
+) -> None:
+    """However much came with it; and whoever skips begins with it, and is told of nothing that it comes again."""
+    world, _ = backlog(gone=0)
+    del world.kafka.logs[Partition("a", 1)][offset]
+    handed: list[Event | Lost] = []
+    subscriber = world.subscriber("ab", transport=SimTransport(world.kafka, world.rng, world.tick, most=most))
+    with pytest.raises(EventsLost, match=rf"a\[1\]@{offset} of topic 'a' is stamped") as told:
+        take_all(subscriber, take, handed)
+    with pytest.raises(EventsLost) as again:
+        take(subscriber)
+    assert again.value is told.value
+    if not killed:
+        subscriber.close()
+    rest = everything(world.subscriber("ab", on_lost="skip"))
+    assert [event.g for event in handed + rest] == sorted({event.g for event in handed + rest})
+    assert len(handed + rest) == 60
+    assert (type(rest[0]), place(rest[0])) == (Lost, (at(world, "a", 1), offset))
+    assert {event.tag for event in rest} == {None}
 
 
 def test_what_is_gone_and_was_no_event_stops_nobody() -> None:

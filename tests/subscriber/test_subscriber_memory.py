@@ -169,6 +169,28 @@ def test_a_subscriber_without_events_keeps_its_offsets_from_ageing() -> None:
     assert [(event.offset, event.tag) for event in take(second, 1)] == [(11, None)]
 
 
+def test_what_could_not_be_saved_in_time_is_tried_again_soon() -> None:
+    """However seldom it is saved: else nobody would know for long that Kafka takes records again."""
+    world = World()
+    transport = world.transport()
+    subscriber = world.subscriber("a", transport=transport)
+    world.publish("a")
+    take(subscriber, 1)
+    transport.sent.clear()
+    transport.refused = {"d.positions": BrokerUnavailable("gone")}
+    world.publish("b")
+    while world.now < 70:
+        assert subscriber.poll(0.5) is None
+    transport.refused, begun = {}, world.now
+    while "d.positions" not in transport.sent:
+        assert world.now < begun + 3
+        assert subscriber.poll(0.5) is None
+    transport.sent.clear()
+    while world.now < begun + 50:
+        assert subscriber.poll(0.5) is None
+    assert "d.positions" not in transport.sent
+
+
 def test_a_batch_that_came_in_parts_is_read_again_from_its_first_one() -> None:
     world = World(stamps_partitions=1, max_part_bytes=1)
     first = world.subscriber("a")
@@ -510,7 +532,7 @@ def test_trimmed_partitions_stop_it_by_name() -> None:
         world.subscriber("a").poll(60)
 
 
-def test_a_broker_that_is_gone_does_not_hide_what_went_wrong_before() -> None:
+def test_a_broker_that_is_gone_does_not_hide_what_went_wrong_before(caplog: pytest.LogCaptureFixture) -> None:
     """Closing saves the position; when that fails, the one saved before still holds and the block's error is seen."""
     world = World()
 
@@ -524,6 +546,8 @@ def test_a_broker_that_is_gone_does_not_hide_what_went_wrong_before() -> None:
 
     with pytest.raises(RuntimeError, match="mine"):
         work()
+    assert "subscriber 's' of domain 'd' was closed unsaved: what was acknowledged since" in caplog.text
+    assert caplog.text.count("gone") == 1
 
 
 def test_importing_the_library_needs_no_spark_and_no_client() -> None:

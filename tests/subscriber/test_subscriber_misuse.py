@@ -36,7 +36,7 @@ NAN = float("nan")
         ({"save_interval_s": -0.5}, "save_interval_s = -0.5 must be at least 0"),
         ({"id": None}, "subscriber id None is not usable"),
         ({"domain": None}, "domain None is not a usable name"),
-        ({"topics": None}, "topics is None"),
+        ({"topics": None}, "a Subscriber wants topics or a pattern"),
         ({"topics": "orders"}, "topics is 'orders'"),
         ({"topics": ["a", None]}, "None cannot name a topic"),
         ({"topics": []}, "0 topics"),

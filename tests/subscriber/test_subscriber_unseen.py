@@ -8,7 +8,7 @@ from sim_small import World
 from totalorder.subscriber.transport import Partition
 
 Said = Callable[[], list[str]]
-EXACT = "(a subscription names its topics exactly, not by patterns)"
+EXACT = "(a name fits itself alone; for a pattern there is pattern=, --pattern)"
 
 
 @pytest.fixture

@@ -40,12 +40,6 @@ from totalorder.subscriber.delivery.partition import BatchMark, StampsPartition
 from totalorder.subscriber.delivery.switches import Switch, switch_of
 
 Ints = npt.NDArray[np.int64]
-GO_ON_WITHOUT = (
-    'on_lost="skip" (--on-lost skip) goes on, and tells in its place what is lost, unless min_subscriptions = 2; '
-    'start="now" (--start now) gives up all that is owed'
-)
-GONE = 2**63 - 1
-"""Behind all offsets: of a topic that Kafka has no longer, nothing is left below."""
 MAX_UNACKNOWLEDGED = 1_000_000
 """More than this delivered and not acknowledged means that the application forgot to acknowledge."""
 
@@ -107,8 +101,7 @@ class PlainDelivery:
 
     `nonce` tells the process's own answers from others'. `position` is where to go on; without one it begins at the
     first grant of its own. `delivered_through`: a former process may have delivered events up to this g that come
-    again. `skips_lost`: what Kafka has no longer is told in its place (DeliverLost), instead of EventsLost; not with
-    m = 2, where nothing says what that place is.
+    again. What Kafka has no longer is told in its place (DeliverLost).
     `max_buffered` events per event partition and `max_waiting` stamps per stamps partition are held before the
     partition is paused.
     """
@@ -121,12 +114,11 @@ class PlainDelivery:
         domain: str,
         position: Progress | None = None,
         delivered_through: int = 0,
-        skips_lost: bool = False,
         max_buffered: int = 1_000,
         max_waiting: int = 50_000,
     ) -> None:
         self._id, self._nonce, self._domain = id, nonce, domain
-        self._delivered_through, self._skips_lost = delivered_through, skips_lost
+        self._delivered_through = delivered_through
         self._max_buffered, self._max_waiting = max_buffered, max_waiting
         self._effects: list[Any] = []
         self._live = self._over = self._dropped = False
@@ -226,7 +218,7 @@ class PlainDelivery:
     def gone(self, source: Source, offset: int) -> list[Any]:
         """Kafka has nothing below `offset` of an event partition any longer; the next record lies there or behind.
 
-        With `GONE` its topic is not there any more, or is another one under the same name.
+        With events.GONE its topic is not there any more, or is another one under the same name.
         """
         state = self._sources.get(source)
         if self._over or state is None or offset <= state.received_to:
@@ -276,11 +268,6 @@ class PlainDelivery:
     def g(self) -> int:
         """The last position of π that was passed: by an event delivered, or a switch."""
         return self._g
-
-    @property
-    def skips_lost(self) -> bool:
-        """Whether what Kafka has no longer is delivered as lost."""
-        return self._skips_lost and self._min_subscriptions == 1
 
     @property
     def acknowledged_g(self) -> int:
@@ -760,21 +747,7 @@ class PlainDelivery:
         if state.queue and state.queue[0].offset == row.offset:
             self._check_event(row, state.queue[0])
             return True
-        if state.received_to > row.offset and not self.skips_lost:
-            raise self._is_lost(row, state)
         return state.received_to > row.offset
-
-    def _is_lost(self, row: _Row, state: _EventPartition) -> EventsLost:
-        found = state.queue[0].offset if state.queue else state.received_to
-        why, remedy = f"reading went on at {found}", "Raise the retention of the topic"
-        if state.received_to == GONE:
-            why = f"the Kafka topic {row.source.topic} with id {row.source.topic_id} was deleted, or created again"
-            remedy = "Delete a topic once all subscribers have what was stamped of it"
-        return EventsLost(
-            f"{_place(row.source, row.offset)} of topic {self._names[row.topic]!r} is stamped (g {row.g}, n {row.n}), "
-            f"but Kafka has it no longer: {why}",
-            remedy=f"{remedy}. {GO_ON_WITHOUT}",
-        )
 
     def _check_event(self, row: _Row, held: _Held) -> None:
         if held.topic != row.topic:
@@ -902,6 +875,7 @@ class PlainDelivery:
         )
 
     def _loss(self, row: _Row) -> DeliverLost:
+        state = self._sources[row.source]
         return DeliverLost(
             topic=self._names[row.topic],
             source=row.source,
@@ -911,6 +885,7 @@ class PlainDelivery:
             g=row.g,
             tag=self._tag(row.g),
             sequence=self._sequence,
+            found=state.queue[0].offset if state.queue else state.received_to,
         )
 
     def _tag(self, g: int) -> Tag | None:
@@ -956,12 +931,6 @@ class PlainDelivery:
     def _tell(self, notice: Skipped) -> None:
         self._notices.popleft()
         for source, begin, end in _ranges(notice):
-            if not self.skips_lost:
-                raise EventsLost(
-                    f"{_place(source, begin)} to {end - 1} were removed from Kafka before they were stamped "
-                    f"(g {notice.g})",
-                    remedy=f"Raise the retention of the topic. {GO_ON_WITHOUT}",
-                )
             self._count(notice)
             self._effects.append(
                 DeliverLost(
@@ -973,6 +942,7 @@ class PlainDelivery:
                     g=notice.g,
                     tag=self._tag(notice.g),
                     sequence=self._sequence,
+                    found=end,
                 )
             )
         self._todo = set(self._topics)

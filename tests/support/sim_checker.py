@@ -129,10 +129,24 @@ class Checker:
             if run:
                 assert run == self._gapless(stream, run), f"{process.nonce} is not in order, or leaves out: {run}"
                 assert begin <= run[0] <= end, f"{process.nonce} begins at {run[0]}, should be within {begin}..{end}"
+                if process.ended == "lost":
+                    self._check_stopped(process, stream, run[-1] + 1)
         last = slot.processes[-1]
         done = max([self._allowed(slot, stream, last, runs)[1], *(run[-1] + 1 for run in [runs[last.nonce]] if run)])
         missing = [item for item, is_certain in stream.items[done:] if is_certain]
         assert not missing, f"{slot.id} never got {missing[0]} ({len(missing)} of {len(stream.items)})"
+
+    def _check_stopped(self, process: Process, stream: Stream, begin: int) -> None:
+        """What stopped it was a loss, and all that stands before was handed out."""
+        for item, is_certain in stream.items[begin:]:
+            if self._is_gone(item):
+                return
+            assert not is_certain, f"{process.nonce} was stopped by a loss, and {item} comes before"
+        raise AssertionError(f"{process.nonce} was stopped by a loss, and there is none")
+
+    def _is_gone(self, item: Item) -> bool:
+        kafka, at = self.world.kafka, item.partition
+        return item.lost_to > 0 or kafka.ids.get(at.topic) != at.topic_id or item.offset < kafka.begin(at)
 
     def _gapless(self, stream: Stream, run: Sequence[int]) -> list[int]:
         """The run as it should be: all from its first one on, but for what only a compacted answer said."""

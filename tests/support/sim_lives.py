@@ -2,13 +2,21 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from greenlet import GreenletExit
 from sim_kafka import SimCrash
 from sim_process import Handed, Process, StormTransport, polled
 
-from totalorder.errors import BrokerUnavailable, EventsLost, Fenced, Rejected, SequencerUnavailable, SubscriptionEnded
+from totalorder.errors import (
+    BrokerUnavailable,
+    EventsLost,
+    Fenced,
+    Rejected,
+    SequencerUnavailable,
+    SettingsError,
+    SubscriptionEnded,
+)
 from totalorder.sequencer.control import Grant, Renew, encode_request
 from totalorder.subscriber import Subscriber
 from totalorder.subscriber.transport import Partition
@@ -27,6 +35,8 @@ class Slot:
         self.processes: list[Process] = []
         self.must_begin_anew = False
         """After a lapse that cannot be healed."""
+        self.must_skip = False
+        """After a loss that stopped a process."""
 
 
 class Lives:
@@ -90,6 +100,8 @@ class Lives:
             transport=transport,
         )
         slot.must_begin_anew = False
+        if world.loses_events:
+            process.skips = slot.must_skip or not world.has("fails") or rng.random() < 0.5
         if world.healing:
             transport.fair, transport.most = True, 50
         elif world.has("crashes") and rng.random() < 0.2:
@@ -109,10 +121,17 @@ class Lives:
             process.ended = process.ended or "killed"
         except (Fenced, SubscriptionEnded, Rejected, BrokerUnavailable, SequencerUnavailable) as error:
             process.ended = type(error).__name__
-        except EventsLost as error:
-            if "cannot be put in an order that all share" not in str(error):
+        except SettingsError as error:
+            if "so far fits the pattern" not in str(error):
                 raise
-            process.ended, slot.must_begin_anew = "unordered", True
+            process.ended = "SettingsError"
+        except EventsLost as error:
+            if "cannot be put in an order that all share" in str(error):
+                process.ended, slot.must_begin_anew = "unordered", True
+            elif self._world.loses_events and not process.skips:
+                process.ended, slot.must_skip = "lost", True
+            else:
+                raise
         finally:
             process.note_ready()
         if process.ended and process.subscriber is not None and not process.dead:
@@ -140,11 +159,11 @@ class Lives:
         # Told to the process before it is made, so that what it holds ready while it begins can be seen.
         process.making = Subscriber.__new__(Subscriber)
         process.making.__init__(  # type: ignore[misc]
-            world.some_topics() if world.has("changes") else slot.topics,
+            **self._chosen(world.some_topics() if world.has("changes") else slot.topics),
             id=slot.id,
             domain=world.domain.name,
             start="now" if process.anew else "saved",
-            on_lost="skip" if world.has("deletes") or world.has("loses") else "fail",
+            on_lost="skip" if process.skips else "fail",
             lease_s=world.lease_s,
             start_timeout_s=rng.choice([2, 30, 1e6]) if world.has("timeouts") and not world.healing else 1e6,
             save_interval_s=process.save_interval_s,
@@ -157,6 +176,13 @@ class Lives:
         )
         process.subscriber, process.started_at = process.making, world.moment
         process.known.add(process.subscriber.metrics().generation)
+
+    def _chosen(self, topics: list[str]) -> dict[str, Any]:
+        """These topics, or now and then a pattern, which a topic that is yet to come may fit."""
+        world, rng = self._world, self._rng
+        if not world.has("patterns") or world.domain.topic_by != "topic" or world.healing or rng.random() < 0.5:
+            return {"topics": topics}
+        return {"pattern": rng.choice(["t.*", "|".join(topics)])}
 
     # --- an application -----------------------------------------------------------------------------------------------
 
@@ -180,7 +206,7 @@ class Lives:
                 self._acknowledge(process, upto)
         elif draw < 0.90 and world.has("changes") and not process.drained:
             for _ in range(rng.choice([1, 1, 2, 3])):  # one right after another
-                subscriber.subscribe(world.some_topics())
+                subscriber.subscribe(**self._chosen(world.some_topics()))
                 process.known.add(subscriber.metrics().generation)
         elif draw < 0.93 and world.has("drops") and not process.drained:
             self._unsubscribe(process)
@@ -193,6 +219,7 @@ class Lives:
         """Polls once; whether anything came."""
         assert process.subscriber is not None
         events = polled(process.subscriber, self._rng)
+        process.known.add(process.subscriber._session.generation)  # topics that came to a pattern have changed it
         for event in events:
             process.seen_g = max(process.seen_g, event.g)
             process.handed.append(Handed(self._world.moment, event))

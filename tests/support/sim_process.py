@@ -46,6 +46,8 @@ class Process:
     anew: bool
     save_interval_s: float
     receipts: bool
+    skips: bool = field(default=False, init=False)
+    """Whether it goes on without what is lost."""
     transport: "StormTransport" = field(repr=False)
     making: Subscriber[Event | Lost] | None = field(default=None, repr=False)
     """Its subscriber, also before it has begun and after it has ended."""

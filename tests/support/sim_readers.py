@@ -3,8 +3,10 @@ they give, against the records of the batches.
 """
 
 import random
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from sim_kafka import SimTransport
 from sim_truth import Item, Truth
@@ -25,6 +27,12 @@ def check_readers(world: World, truth: Truth) -> int:
     rng = random.Random(f"{world.seed} readers")
     given = sum(_ReaderCheck(world, truth, rng).check() for _ in range(READERS))
     return given + (_LateCheck(world, truth, rng).check_late() if world.domain.min_subscriptions == 1 else 0)
+
+
+class _Owed(NamedTuple):
+    items: list[Item]
+    stops: bool
+    """Whether a loss comes behind them, and ends it."""
 
 
 class _ReaderCheck:
@@ -48,20 +56,36 @@ class _ReaderCheck:
         until, through = self._until(max(afters))
         try:
             reader = self._reader(start, until)
-            assert reader.position.g in afters, f"from {start} begins at {reader.position}, and not at one of {afters}"
-            after = max(after, reader.position.g)
-            got = list(reader)
         except EventsLost:
-            lost = [item for item in self.items if after < item.g <= through and self._is_gone(item)]
-            assert not certain or (lost and not self.skips), f"from {start} to {until} nothing is lost"
+            assert not certain, f"from {start} nothing is lost"
             return 0
-        expected = [item for item in self.items if after < item.g <= through]
-        assert [_said(event) for event in got] == [self._true(item) for item in expected], f"from {start} to {until}"
-        for event, item in zip(got, expected, strict=True):
+        assert reader.position.g in afters, f"from {start} begins at {reader.position}, and not at one of {afters}"
+        after = max(after, reader.position.g)
+        expected = self._owed([item for item in self.items if after < item.g <= through])
+        got: list[Any] = []
+        assert self._is_stopped(got, reader) == expected.stops, f"from {start} to {until}"
+        assert [_said(event) for event in got] == [self._true(item) for item in expected.items], (
+            f"from {start} to {until}"
+        )
+        for event, item in zip(got, expected.items, strict=True):
             if isinstance(event, Event):
                 assert (event.n, event.topic, event.value) == (item.n, item.topic, item.value)
         assert [event.sequence for event in got] == list(range(1, len(got) + 1))
         return len(got)
+
+    def _owed(self, items: list[Item]) -> "_Owed":
+        """All of them; for who does not skip, those before the first that is gone."""
+        before = list(items) if self.skips else list(takewhile(lambda item: not self._is_gone(item), items))
+        return _Owed(before, len(before) < len(items))
+
+    def _is_stopped(self, got: list[Any], events: Iterable[Any]) -> bool:
+        """Takes what comes; whether a loss ended that."""
+        try:
+            for event in events:
+                got += [event]
+        except EventsLost:
+            return True
+        return False
 
     def _reader(self, start: Any, until: Any) -> Reader[Any]:
         chosen: dict[str, Any] = {"pattern": ".*"} if self.everything else {"topics": sorted(self.topics)}
@@ -166,22 +190,23 @@ class _LateCheck(_ReaderCheck):
         after = self.rng.randint(0, last)
         whole = [one.number for one in self.truth.batches if one.g <= after]
         certain = self.first_batch <= max(whole, default=0) or self.first_batch == 1
-        expected = [item for item in self.items if item.g > after]
+        expected = self._owed([item for item in self.items if item.g > after])
+        first = self.rng.randint(0, len(expected.items))
         try:
-            got = self._taken(self._position(after), self.rng.randint(0, len(expected)))
-            got += self._taken("saved", len(expected) + 1)
+            subscriber = self._subscriber(self._position(after))
         except EventsLost:
-            assert not certain or (any(map(self._is_gone, expected)) and not self.skips), (
-                f"from {after} nothing is lost"
-            )
+            assert not certain, f"late, from {after} nothing is lost"
             return 0
-        assert [_said(event) for event in got] == [self._true(item) for item in expected], f"late, from {after}"
+        got: list[Any] = []
+        assert not self._is_stopped(got, self._taken(subscriber, first)), f"late, from {after}"
+        rest = self._taken(self._subscriber("saved"), len(expected.items) + 1)
+        assert self._is_stopped(got, rest) == expected.stops, f"late, from {after}"
+        assert [_said(event) for event in got] == [self._true(item) for item in expected.items], f"late, from {after}"
         return len(got)
 
-    def _taken(self, start: Any, most: int) -> list[Any]:
-        """So many events, acknowledged, of a process that is killed then; fewer when no more come."""
+    def _subscriber(self, start: Any) -> Subscriber[Any]:
         transport = SimTransport(self.kafka, self.rng, self._tick, most=self.rng.choice([1, 3, 20]))
-        subscriber: Subscriber[Any] = Subscriber(
+        return Subscriber(
             sorted(self.topics),
             id="late",
             domain=self.world.domain.name,
@@ -192,11 +217,14 @@ class _LateCheck(_ReaderCheck):
             clock=lambda: self.now,
             wall_clock=lambda: 2e9,
         )
-        events: list[Any] = []
-        while len(events) < most and (event := subscriber.poll(30)) is not None:
+
+    def _taken(self, subscriber: Subscriber[Any], most: int) -> Iterator[Any]:
+        """So many events, acknowledged, of a process that is killed then; fewer when no more come."""
+        for _ in range(most):
+            if (event := subscriber.poll(30)) is None:
+                return
             subscriber.ack(event)
-            events.append(event)
-        return events
+            yield event
 
     def _tick(self, timeout_s: float) -> None:
         self.now += max(timeout_s, 0.001)

@@ -62,14 +62,17 @@ FAULTS = {
     "trims": 0.4,
     "loses": 0.3,
     "stands": 0.2,
+    "fails": 0.5,
     "junk": 0.4,
     "clocks": 0.7,
     "mixes": 0.5,
+    "patterns": 0.3,
 }
 """What may happen in a world, and in how many of them it may. `wide`: few Kafka topics of eight partitions, by key;
 `lopsided`: producers fill one partition of each topic, then another. `tells`: the job tells snapshots of its state.
 `stale`: renewals come late, also of generations that are over. `loses`: retention is quicker than the job, or
-than subscribers; with `stands` the job is not told to go on then, until all heals."""
+than subscribers; with `stands` the job is not told to go on then, until all heals. `fails`: nor are some processes of
+subscribers, which a loss stops; the next one of the id is."""
 
 
 class World:
@@ -131,6 +134,11 @@ class World:
         """Whether this world has it."""
         assert fault in FAULTS, fault
         return fault in self.faults
+
+    @property
+    def loses_events(self) -> bool:
+        """Whether events may be gone before all have them."""
+        return self.has("deletes") or self.has("loses")
 
     @property
     def by_nonce(self) -> dict[str, Process]:

@@ -39,10 +39,18 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    topics: Annotated[list[str], typer.Argument(help="The pub/sub topics.")],
     id: Annotated[  # noqa: A002
         str, typer.Option("--id", help="The subscriber's name. One process holds it; a new one goes on where it was.")
     ],
+    topics: Annotated[list[str] | None, typer.Argument(help="The pub/sub topics; or else --pattern.")] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            "--pattern",
+            metavar="REGEX",
+            help="All Kafka topics that the domain reads, now or later, whose whole name this fits.",
+        ),
+    ] = None,
     most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this many events.")] = None,
     timeout_s: Annotated[
         float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Stop when no event came for this long.")
@@ -99,7 +107,8 @@ def run(
     with saying(as_json=as_json) as log:
         with said_if_long(f"waiting for the sequencer of domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
             subscriber = Subscriber(
-                topics,
+                topics or None,
+                pattern=pattern,
                 id=id,
                 domain=domain,
                 bootstrap_servers=bootstrap_servers,

@@ -254,11 +254,18 @@ def test_with_m_2_unrelated_topics_may_be_out_of_order_but_never_one_topic() -> 
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_event_a_lost_stamp_and_a_lost_batch_have_names() -> None:
+def test_a_lost_event_is_told_in_its_place_with_what_reading_went_on_at() -> None:
     feed = Feed.granted(AB)
-    feed.stamps(("a", 1, 2, 0, {}))
-    with pytest.raises(EventsLost, match=r"a\[0\]@0 of topic 'a' is stamped \(g 2, n 1\)"):
-        feed.events(("a", 1))
+    feed.stamps(("a", 1, 2, 0, {}), ("b", 1, 3, 0, {"a": 1}), ("a", 2, 4, 1, {"b": 1}), ("a", 3, 5, 7, {}))
+    feed.events(("a", 7), ("b", 0))
+    assert [(each.g, getattr(each, "found", None)) for each in feed.all] == [(2, 7), (3, None), (4, 7), (5, None)]
+    feed.stamps(("a", 4, 6, 8, {}))
+    feed._keep(feed.machine.gone(src("a"), 12))
+    feed.stamps(("a", 5, 7, 9, {}))
+    assert [(each.g, getattr(each, "found", None)) for each in feed.all[4:]] == [(6, 12), (7, 12)]
+
+
+def test_a_lost_stamp_and_a_lost_batch_have_names() -> None:
     with pytest.raises(EventsLost, match="stamps 1 to 2 of 'a' are missing before g 5"):
         Feed.granted(AB).stamps(("a", 3, 5, 0, {}))
     feed = Feed.granted(AB)

@@ -8,7 +8,7 @@ from deliveries import Deliver
 from delivery_world import Feed, grant, positioned
 from sources import src
 
-from totalorder.errors import Contradiction, EventsLost
+from totalorder.errors import Contradiction
 from totalorder.sequencer.control import Answer, Skipped
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import SavedPosition, decode_saved, encode_saved
@@ -30,7 +30,7 @@ def told(feed: Feed) -> list[tuple[int, str]]:
 
 
 def test_it_comes_behind_all_that_lies_before_it_and_before_all_behind_it() -> None:
-    feed = Feed.granted(AB, skips_lost=True)
+    feed = Feed.granted(AB)
     feed.answer(skipped(4, 1, 9))
     feed.stamps(("a", 1, 2, 0, {}), ("b", 1, 3, 0, {"a": 1}), ("b", 2, 5, 1, {}), ("a", 2, 6, 9, {"b": 2}), control_g=4)
     assert feed.events(("a", 0)) == [("a", 1)]
@@ -40,12 +40,12 @@ def test_it_comes_behind_all_that_lies_before_it_and_before_all_behind_it() -> N
     feed.events(("a", 9), ("b", 1))
     assert told(feed)[3:] == [(5, "b"), (6, "a")]
     (loss,) = [each for each in feed.all if isinstance(each, DeliverLost)]
-    assert loss == DeliverLost(topic="a", source=A, begin=1, end=9, n=0, g=4, tag=None, sequence=3)
+    assert loss == DeliverLost(topic="a", source=A, begin=1, end=9, n=0, g=4, tag=None, sequence=3, found=9)
     assert [each.sequence for each in feed.all] == [1, 2, 3, 4, 5]
 
 
 def test_what_waited_behind_it_follows_at_once() -> None:
-    feed = Feed.granted(AB, skips_lost=True)
+    feed = Feed.granted(AB)
     feed.events(("a", 0), ("a", 9), ("b", 0), ("b", 1))
     feed.answer(skipped(4, 1, 9))
     feed.stamps(("a", 1, 2, 0, {}), ("b", 1, 3, 0, {"a": 1}), ("b", 2, 5, 1, {}), ("a", 2, 6, 9, {"b": 2}), control_g=4)
@@ -54,28 +54,13 @@ def test_what_waited_behind_it_follows_at_once() -> None:
 
 def test_it_waits_for_the_stamps_of_all_partitions() -> None:
     zero, one = (next(c for c in "abcdefgh" if stamps_partition(c, 2) == number) for number in (0, 1))
-    feed = Feed(position=positioned((zero, one), partitions=2), partitions=2, skips_lost=True)
+    feed = Feed(position=positioned((zero, one), partitions=2), partitions=2)
     feed.machine._live = True
     feed.answer(skipped(3, 0, 9, zero))
     feed.stamps(partition=0, g=3, control_g=3)
     assert told(feed) == []
     feed.stamps(partition=1, g=3, control_g=3)
     assert told(feed) == [(3, "lost")]
-
-
-def test_who_was_not_told_to_go_on_stops_there() -> None:
-    feed = Feed.granted(AB)
-    feed.answer(skipped(3, 0, 9))
-    said = r"a\[0\]@0 to 8 were removed from Kafka before they were stamped \(g 3\)\. .*on_lost=.skip."
-    with pytest.raises(EventsLost, match=said):
-        feed.stamps(g=3, control_g=3)
-
-
-def test_with_m_2_nothing_says_what_its_place_is() -> None:
-    feed = Feed.granted(AB, m=2, skips_lost=True)
-    feed.answer(skipped(3, 0, 9))
-    with pytest.raises(EventsLost, match="before they were stamped"):
-        feed.stamps(g=3, control_g=3)
 
 
 def test_who_does_not_hold_the_topic_is_told_nothing() -> None:
@@ -89,7 +74,7 @@ def test_who_does_not_hold_the_topic_is_told_nothing() -> None:
 @pytest.mark.parametrize(("before", "holds"), [(True, True), (False, False)])
 def test_the_set_in_force_at_its_place_decides(before: bool, holds: bool) -> None:
     """A change to b alone lies behind it, or before it."""
-    feed = Feed.granted(AB, skips_lost=True)
+    feed = Feed.granted(AB)
     change_g, loss_g = (4, 3) if before else (3, 4)
     change = grant(["b"], g=change_g, clock={"a": 1, "b": 0}, former=AB, generation=2, next_offsets={B: 0})
     answers: list[Answer] = [skipped(loss_g, 1, 9), change]
@@ -101,7 +86,7 @@ def test_the_set_in_force_at_its_place_decides(before: bool, holds: bool) -> Non
 
 
 def test_what_lies_before_the_grant_is_not_told() -> None:
-    feed = Feed(skips_lost=True)
+    feed = Feed()
     feed.answer(skipped(1, 0, 9))
     feed.answer(grant(AB, g=2, clock={"a": 0, "b": 0}, next_offsets={A: 9, B: 0}))
     feed.stamps(("a", 1, 3, 9, {}), control_g=2)
@@ -110,7 +95,7 @@ def test_what_lies_before_the_grant_is_not_told() -> None:
 
 
 def test_a_repeated_answer_is_one() -> None:
-    feed = Feed.granted(AB, skips_lost=True)
+    feed = Feed.granted(AB)
     feed.answer(skipped(3, 0, 9))
     feed.answer(skipped(3, 0, 9))
     feed.stamps(g=3, control_g=3)
@@ -123,7 +108,7 @@ def test_a_repeated_answer_is_one() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_what_was_read_before_it_was_gone_is_forgotten(first: bool) -> None:
     """It has no stamp, though stamps are complete behind it; and it makes room."""
-    feed = Feed.granted(AB, skips_lost=True, max_buffered=2)
+    feed = Feed.granted(AB, max_buffered=2)
     if first:
         feed.events(("a", 0), ("a", 1))
     feed.answer(skipped(3, 0, 9))
@@ -136,14 +121,14 @@ def test_what_was_read_before_it_was_gone_is_forgotten(first: bool) -> None:
 
 
 def test_who_stamps_what_was_called_lost_contradicts_itself() -> None:
-    feed = Feed.granted(AB, skips_lost=True)
+    feed = Feed.granted(AB)
     feed.answer(skipped(3, 0, 9))
     with pytest.raises(Contradiction, match=r"a\[0\]@4 is stamped, as g 4, and was told as lost before that"):
         feed.stamps(("a", 1, 4, 4, {}), control_g=3)
 
 
 def test_a_later_process_is_told_what_was_not_acknowledged_and_nothing_else() -> None:
-    first = Feed.granted(AB, skips_lost=True)
+    first = Feed.granted(AB)
     first.answer(skipped(3, 1, 9))
     first.stamps(("a", 1, 2, 0, {}), control_g=1)
     first.stamps(("b", 1, 4, 0, {}), control_g=3)
@@ -153,7 +138,7 @@ def test_a_later_process_is_told_what_was_not_acknowledged_and_nothing_else() ->
         first.machine.acknowledge(acknowledged)
         position = first.machine.position()
         saved = SavedPosition(id="s", generation=1, nonce="x", delivered_through=3, position=position)
-        second = Feed(position=decode_saved(encode_saved(saved)).position, skips_lost=True, delivered_through=3)
+        second = Feed(position=decode_saved(encode_saved(saved)).position, delivered_through=3)
         second.machine._live = True
         second.answer(skipped(3, 1, 9))
         second.replay(first.log)
@@ -163,7 +148,7 @@ def test_a_later_process_is_told_what_was_not_acknowledged_and_nothing_else() ->
 
 
 def test_where_keys_name_topics_it_may_have_been_of_any() -> None:
-    feed = Feed(skips_lost=True)
+    feed = Feed()
     feed.answer(replace(grant(AB, g=1, clock={"a": 0, "b": 0}), topic_by="key"))
     feed.answer(skipped(3, 0, 9, "all"))
     feed.stamps(g=3, control_g=3)
@@ -182,7 +167,7 @@ def test_dropping_the_subscription_drops_it_too() -> None:
 
 def test_where_frontiers_put_events_in_order_it_is_in_that_order_too() -> None:
     """The lease had run out, and the id was granted anew at g 6."""
-    feed = Feed.granted(AB, skips_lost=True)
+    feed = Feed.granted(AB)
     feed.events(("b", 0), ("b", 1), ("a", 9))
     feed.answer(skipped(3, 0, 9))
     feed.answer(grant(AB, g=6, clock={"a": 1, "b": 2}, former=AB, generation=2, continuous=False))

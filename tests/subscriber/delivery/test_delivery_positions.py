@@ -159,14 +159,6 @@ def test_an_event_that_is_read_twice_waits_once() -> None:
     assert feed.delivered(feed.stamps(("a", 1, 2, 0, {}), ("a", 2, 3, 1, {}))) == [("a", 1), ("a", 2)]
 
 
-def test_with_m_2_nothing_is_skipped() -> None:
-    """Nothing says what the place of a lost event is."""
-    feed = Feed.granted(AB, m=2, skips_lost=True)
-    feed.stamps(("a", 1, 2, 0, {}))
-    with pytest.raises(EventsLost, match="Kafka has it no longer"):
-        feed.machine.gone(src("a"), 1)
-
-
 def saved(generation: int, g: int, switched_g: int = 1) -> SavedPosition:
     position = replace(positioned(AB), g=g, switched_g=switched_g)
     return SavedPosition(id="s", generation=generation, nonce="me", delivered_through=0, position=position)

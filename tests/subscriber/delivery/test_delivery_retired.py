@@ -1,6 +1,7 @@
 """Kafka topics that go away under a subscriber: what is owed of them, what is not, and what is forgotten when."""
 
 import random
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,6 @@ from deliveries import Deliver
 from delivery_world import BEGIN, Feed, Row, grant, one_event, positioned, said, stamped
 from sources import src
 
-from totalorder.errors import EventsLost
 from totalorder.sequencer.control import Retired
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import SavedPosition, StampsMark, decode_saved, encode_saved
@@ -25,6 +25,7 @@ from totalorder.subscriber.delivery.effects import (
 )
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.partition import StampsPartition
+from totalorder.subscriber.losses import not_skipped
 
 AB = ("a", "b")
 ZERO, ONE = (next(c for c in "abcdefgh" if stamps_partition(c, 2) == number) for number in (0, 1))
@@ -81,16 +82,18 @@ def test_what_is_gone_and_owed_is_told_by_topic_and_id(stamped_first: bool) -> N
     told = r"a\[0\]@1 of topic 'a' is stamped \(g 3, n 2\).* Kafka topic a with id id-a was deleted, or created again"
     inputs: list[Callable[[], object]] = [
         lambda: feed.stamps(("a", 1, 2, 0, {}), ("a", 2, 3, 1, {})),
-        lambda: feed.machine.gone(OLD, GONE),
+        lambda: feed._keep(feed.machine.gone(OLD, GONE)),
     ]
-    first, second = inputs if stamped_first else reversed(inputs)
-    first()
-    with pytest.raises(EventsLost, match=told):
-        second()
+    for one in inputs if stamped_first else reversed(inputs):
+        one()
+    delivered, loss = feed.all
+    assert (delivered.g, loss.g) == (2, 3)
+    assert isinstance(loss, DeliverLost)
+    assert re.match(told, not_skipped(loss, "").what)
 
 
-def test_with_skip_what_is_gone_comes_as_lost_and_then_the_new_ones() -> None:
-    feed = Feed.granted(AB, skips_lost=True)
+def test_what_is_gone_comes_as_lost_and_then_the_new_ones() -> None:
+    feed = Feed.granted(AB)
     feed.events(("a", 0))
     feed.machine.gone(OLD, GONE)
     feed.stamps(("a", 1, 2, 0, {}), ("a", 2, 3, 1, {}), ("b", 1, 4, 0, {"a": 2}))
@@ -106,23 +109,18 @@ def test_with_skip_what_is_gone_comes_as_lost_and_then_the_new_ones() -> None:
     ]
 
 
-@pytest.mark.parametrize("skips", [True, False])
-def test_what_is_gone_before_its_first_offset_is_certain_is_told_once_it_is(skips: bool) -> None:
+def test_what_is_gone_before_its_first_offset_is_certain_is_told_once_it_is() -> None:
     """The stamps of the other partition come last, and nothing of the topic follows."""
     both, source = (ZERO, ONE), src("k")
-    feed = Feed(partitions=2, skips_lost=skips)
+    feed = Feed(partitions=2)
     feed.answer(grant(both, g=1, clock=dict.fromkeys(both, 0), partitions=2))
     found: list[list[Row]] = [[(ZERO, 1, 2, 0, {})], []]
     made = [stamped(rows, partition=at, g=2, partitions=2) for at, rows in enumerate(found)]
     one, other = (replace(batch, sources=(source,), ends=(1,)).sealed() for batch in made)
     assert feed.again(one) == [ReadEvents(source=source, offset=0)]
     assert feed._keep(feed.machine.gone(source, GONE)) == []
-    if skips:
-        feed.again(other)
-        assert [(said(deliver), deliver.topic, deliver.n) for deliver in feed.all] == [("lost", ZERO, 1)]
-    else:
-        with pytest.raises(EventsLost, match="was deleted, or created again"):
-            feed.again(other)
+    feed.again(other)
+    assert [(said(deliver), deliver.topic, deliver.n) for deliver in feed.all] == [("lost", ZERO, 1)]
 
 
 def test_events_that_nobody_will_stamp_are_forgotten_when_all_stamps_before_are_known() -> None:
@@ -195,7 +193,7 @@ def test_a_later_process_goes_on_from_a_position_with_a_topic_that_is_gone() -> 
         position = replace(positioned(AB), sources={OLD: 1, NEW: 0, src("b"): 0}, clock={0: 1, 1: 0})
         saved = SavedPosition(id="s", generation=1, nonce="x", delivered_through=0, position=position)
         position = decode_saved(encode_saved(saved)).position
-        feed = Feed(position=position, skips_lost=True)
+        feed = Feed(position=position)
         feed.machine._live = True
         feed.answer(retired(OLD, 5))
         feed.machine.gone(OLD, GONE)

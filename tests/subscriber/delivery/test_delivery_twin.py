@@ -4,14 +4,12 @@ import random
 from collections.abc import Sequence
 from itertools import pairwise
 
-import pytest
 from deliveries import Deliver
 from delivery_world import one_event, plain
 from engine_world import DOMAIN, KAFKA_PARTITIONS, configs, rows_of, run
 from hypothesis import given, settings, strategies as st
 from reference import Change, Event, Item, Loss, reference_deliveries, reference_intervals
 
-from totalorder.errors import EventsLost
 from totalorder.sequencer.batch import Row
 from totalorder.sequencer.control import Skipped
 from totalorder.sequencer.stamps import Source, StampedBatch
@@ -37,7 +35,6 @@ class Logs:
         self, items: Sequence[Item], cuts: Sequence[int], *, shards: int, m: int, ghosts: random.Random | None = None
     ) -> None:
         self.rows = rows_of(items, topic_id="i")
-        self.delivered: list[Deliver | DeliverLost] = []
         bounds = [0, *sorted(cuts), len(self.rows)]
         batches = [self.rows[start:end] for start, end in pairwise(bounds)]
         _, effects = run(batches, configs(shards=shards, m=m))
@@ -71,7 +68,7 @@ class Logs:
 
     def deliver(self, rng: random.Random, machine: Delivery) -> list[Deliver | DeliverLost]:
         """Everything that the machine delivers when it reads to all ends."""
-        self.delivered = delivered = []
+        delivered: list[Deliver | DeliverLost] = []
         reading: dict[object, int] = {"grants": 0}
         effects: Sequence[object] = plain(machine.start())
         while True:
@@ -109,7 +106,7 @@ class Logs:
 def test_delivers_exactly_what_pi_says(items: list[Item], cuts: list[int], shards: int, seed: int) -> None:
     rng = random.Random(seed)
     logs = Logs(items, [min(cut, len(items)) for cut in cuts], shards=shards, m=1, ghosts=rng)
-    machine = Delivery(id=ME, nonce="n", domain=DOMAIN, max_buffered=10**6, skips_lost=True)
+    machine = Delivery(id=ME, nonce="n", domain=DOMAIN, max_buffered=10**6)
     delivered = logs.deliver(rng, machine)
     expected = reference_deliveries(items, reference_intervals(items, ME))
     assert [deliver.g for deliver in delivered] == expected
@@ -119,27 +116,6 @@ def test_delivers_exactly_what_pi_says(items: list[Item], cuts: list[int], shard
     assert told == [each for g, each in zip(places, logs.lost(), strict=True) if g in expected]
     machine.acknowledge(len(delivered))
     assert machine.buffered().events == 0
-
-
-@settings(max_examples=100, deadline=None)
-@given(worlds, st.lists(st.integers(0, 40), max_size=5), st.integers(0, 2**32))
-def test_who_was_not_told_to_go_on_stops_at_the_first_loss_that_it_is_owed(
-    items: list[Item], cuts: list[int], seed: int
-) -> None:
-    """And has delivered all that lies before, and nothing behind it."""
-    rng = random.Random(seed)
-    logs = Logs(items, [min(cut, len(items)) for cut in cuts], shards=1, m=1, ghosts=rng)
-    machine = Delivery(id=ME, nonce="n", domain=DOMAIN, max_buffered=10**6)
-    expected = reference_deliveries(items, reference_intervals(items, ME))
-    first = next((at for at, g in enumerate(expected) if isinstance(items[g - 1], Loss)), None)
-    if first is None:
-        assert [deliver.g for deliver in logs.deliver(rng, machine)] == expected
-        return
-    with pytest.raises(EventsLost, match=rf"removed from Kafka before they were stamped \(g {expected[first]}\)"):
-        logs.deliver(rng, machine)
-    # What comes with the error in one call is not handed out.
-    assert [deliver.g for deliver in logs.delivered] == expected[: len(logs.delivered)]
-    assert len(logs.delivered) <= first
 
 
 @settings(max_examples=100, deadline=None)
@@ -166,13 +142,13 @@ def test_goes_on_from_any_acknowledged_place(items: list[Item], cuts: list[int],
     """A second machine from a position of the first delivers exactly the rest, with the chain known or read again."""
     cuts = [min(cut, len(items)) for cut in cuts]
     rng = random.Random(data.draw(st.integers(0, 2**32)))
-    first = Delivery(id=ME, nonce="n", domain=DOMAIN, max_buffered=10**6, skips_lost=True)
+    first = Delivery(id=ME, nonce="n", domain=DOMAIN, max_buffered=10**6)
     expected = [deliver.g for deliver in Logs(items, cuts, shards=1, m=1).deliver(rng, first)]
     acked = data.draw(st.integers(0, len(expected)))
     first.acknowledge(acked)
     if not reference_intervals(items, ME):
         return
-    second = Delivery(id=ME, nonce="n", domain=DOMAIN, position=first.position(), max_buffered=10**6, skips_lost=True)
+    second = Delivery(id=ME, nonce="n", domain=DOMAIN, position=first.position(), max_buffered=10**6)
     with_its_grant = [*items, Change(ME, frozenset(TOPICS))]
     logs = Logs(with_its_grant, [*cuts, len(items)], shards=1, m=1)
     assert [deliver.g for deliver in logs.deliver(rng, second)] == expected[acked:]

@@ -1,0 +1,90 @@
+"""Which set of topics a process asks for: what is named, or what a pattern stands for, now and later."""
+
+from collections.abc import Callable
+
+from totalorder.sequencer.control import Answer, Grant
+from totalorder.sequencer.cuts import KEY_EVERY
+from totalorder.subscriber.following import Following
+from totalorder.subscriber.reading.choice import Choice
+from totalorder.subscriber.transport import Record, Transport
+
+_EACH_S = 1.0
+"""Topics that come to a pattern are asked for together, so often at most: each change costs the sequencer some work."""
+
+
+class Choosing:
+    """`wait` lets records of cuts come to `take`; it is told why, and raises when it has waited long enough."""
+
+    def __init__(
+        self, transport: Transport, domain: str, *, clock: Callable[[], float], wait: Callable[[str], None]
+    ) -> None:
+        self._transport, self._domain, self._clock, self._wait = transport, domain, clock, wait
+        self._following: Following | None = None
+        """What is followed where a pattern chooses the topics."""
+        self._due_at = 0.0
+
+    @property
+    def pattern(self) -> str | None:
+        """What chooses the topics, where they are not named."""
+        return None if self._following is None else self._following.choice.pattern
+
+    def may_read(self, topic: str) -> bool:
+        """Whether the pattern chooses a topic, when it comes."""
+        return self._following is not None and self._following.choice.selects(topic)
+
+    def follow(self, choice: Choice) -> None:
+        """From now on all is noted that a pattern has to know."""
+        if choice.pattern is not None and self._following is None:
+            self._following = Following(self._domain, choice)
+
+    def chosen(self, choice: Choice, held: tuple[str, ...]) -> tuple[str, ...]:
+        """The set to ask for, of one that holds these; for a pattern cuts are read to their end. See Following."""
+        if choice.pattern is None:
+            if self._following is not None:
+                self._transport.stop(self._following.cuts)
+                self._following = None
+            return tuple(sorted(choice.topics))
+        self.follow(choice)
+        assert self._following is not None
+        self._following.choice, self._following.moved = choice, True
+        if not self._following.knows:
+            self._read_cuts(self._following)
+        return self._following.wanted([name for name in held if choice.selects(name)])
+
+    def _read_cuts(self, following: Following) -> None:
+        """From the newest one on that names all topics, through the present end, and on. Where none does yet, it is
+        waited for.
+        """
+        at, count = following.cuts, KEY_EVERY
+        begin, end = (of([at])[at] for of in (self._transport.beginning_offsets, self._transport.end_offsets))
+        self._transport.read(at, max(begin, end - count))
+        while not following.knows or self._transport.position(at) < end:
+            if not following.knows and self._transport.position(at) >= end > begin + count:
+                count *= 4
+                self._transport.read(at, max(begin, end - count))
+            self._wait(f"{at.topic} does not say yet which topics it reads")
+
+    def due(self, held: tuple[str, ...]) -> tuple[str, ...] | None:
+        """The set to ask for now, where a pattern stands for another one than that."""
+        following, now = self._following, self._clock()
+        if following is None or not following.moved or now < self._due_at:
+            return None
+        self._due_at = now + _EACH_S
+        wanted = following.wanted(held)
+        following.moved = wanted != held
+        return wanted if following.moved else None
+
+    def take(self, records: list[Record]) -> None:
+        """The next records of cuts."""
+        if self._following is not None:
+            self._following.take(records)
+
+    def note(self, answer: Answer) -> None:
+        """The next answer on grants."""
+        if self._following is not None:
+            self._following.note(answer)
+
+    def say_joined(self, grant: Grant) -> None:
+        """See Following."""
+        if self._following is not None:
+            self._following.say_joined(grant)
