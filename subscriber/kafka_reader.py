@@ -26,15 +26,15 @@ class Reader:
         most_kept: int = 0,
         wait_ms: float | None = None,
     ) -> None:
-        """`most`: records are returned at a time, and so many kept for the next times; together they have about
-        `most_bytes` of values, where values are like those before. `wait_ms`: for so long at least the broker holds a
+        """`most`: records are returned at a time, and up to `most_kept` are kept for the next times; of values that are
+        no larger than those before these are at most `most_bytes`. `wait_ms`: for so long at least the broker holds a
         fetch, and longer where partitions are many; None: as the consumer was told. `another_consumer` makes one like
         it, for `renew`.
         """
         self.consumer, self._another_consumer = consumer, another_consumer
         self._most, self._most_bytes, self._most_kept, self._wait_ms = most, most_bytes, most_kept, wait_ms
         self._value_bytes = most_bytes
-        """Of one value, in the last poll that brought some; before that as though each was large."""
+        """Of the largest one in the last poll that brought some; before that as though each was large."""
         self.next: dict[Place, int] = {}
         """Of every partition that is read: the offset behind the last record that was returned."""
         self._kept: dict[Place, list[Any]] = {}
@@ -95,8 +95,8 @@ class Reader:
             if at.topic not in self.ids and (found_id := self.consumer._cluster.topic_id(at.topic)) is not None:
                 self.ids[at.topic] = str(found_id)
         if found:
-            sizes = [len(record.value or b"") for records in found.values() for record in records]
-            self._value_bytes = max(1, sum(sizes) // len(sizes))
+            sizes = (len(record.value or b"") for records in found.values() for record in records)
+            self._value_bytes = max(1, *sizes)
         return found
 
     def _most_polled(self) -> int:

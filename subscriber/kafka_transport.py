@@ -40,9 +40,9 @@ for their stamps, which take longer and are fetched at once."""
 _LIVELY_S = 1.0
 PROMPT_S = 0.1
 """How long the broker holds a fetch of what is prompt when there is nothing."""
-PROMPT_BYTES = 1 << 16
-"""Of what is prompt so much is returned at a time. Stamps take twenty times that when they are decoded; where enough of
-them wait, no more are returned the next time.
+PROMPT_BYTES = 1 << 14
+"""Of what is prompt so much is returned at a time, or one record. Stamps take twenty times that when they are decoded,
+and more where values repeat; where enough of them wait, no more are returned the next time.
 """
 KEPT_RECORDS, KEPT_BYTES = 10_000, 4 << 20
 """Of events that came and are not returned yet, since their partition is paused or others have their turn: so much is

@@ -561,10 +561,8 @@ class Session:
         assert saved is not None, "a position is saved at each grant"
         try:
             if self.ready.first_g > self._positions.promised:
-                # What is acknowledged meanwhile would need receipts first, and is saved in its own time. Behind what is
-                # ready, what is stamped and has not come is covered too: a backlog is ready a little at a time.
-                through = max(self._next_g(), self._machine.next_g(self._ahead - len(self.ready)))
-                self._write_position(saved, through, _TIMED_SEND_S)
+                # What is acknowledged meanwhile would need receipts first, and is saved in its own time.
+                self._write_position(saved, self._next_g(), _TIMED_SEND_S)
         except BrokerUnavailable:
             # How long an outage is borne, poll decides.
             return False

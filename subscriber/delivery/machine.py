@@ -152,10 +152,6 @@ class Delivery:
         """The last position of π that was passed: by an event delivered, or a switch."""
         return self._g
 
-    def next_g(self, count: int) -> int:
-        """How far in π so many events go that are delivered next, as far as stamps tell; 0 where none do."""
-        return self._order.next_g(count)
-
     @property
     def follows_order(self) -> bool:
         """Whether each event delivered lies behind the one before it in π, so that g says how far delivery is."""

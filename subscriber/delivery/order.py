@@ -75,10 +75,6 @@ class Order(Protocol):
         """Its row."""
         ...
 
-    def next_g(self, count: int) -> int:
-        """The greatest g of so many rows that are likely to be the next; 0 where none are known to be."""
-        ...
-
     def __len__(self) -> int: ...
 
 
@@ -106,16 +102,6 @@ class Line:
         heads = [queue[0] for queue in (self._placed, *self._behind.values()) if queue]
         first = min(heads, key=lambda rows: int(rows.g[0]), default=None)
         return None if first is None else first.part(0, 1)
-
-    def next_g(self, count: int) -> int:
-        """See Order: of the front of the line."""
-        found = 0
-        for rows in self._placed:
-            if count <= 0:
-                break
-            found = int(rows.g[min(count, len(rows)) - 1])
-            count -= len(rows)
-        return found
 
     def add(self, partition: int, rows: Rows) -> None:
         """See Order."""
@@ -213,10 +199,6 @@ class Pool:
     def first(self) -> Rows | None:
         """See Order."""
         return self._rows.part(0, 1) if len(self._rows) else None
-
-    def next_g(self, count: int) -> int:
-        """See Order: what is less in π need not come before."""
-        return int(self._rows.g[min(count, len(self._rows)) - 1]) if len(self._rows) and count > 0 else 0
 
     def add(self, partition: int, rows: Rows) -> None:  # noqa: ARG002
         """See Order."""

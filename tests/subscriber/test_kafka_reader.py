@@ -156,3 +156,12 @@ def test_of_large_values_few_come_at_a_time() -> None:
     assert [len(taken(reader)) for _ in range(3)] == [2, 1, 1]
     consumer.value_bytes = 0
     assert [len(taken(reader)) for _ in range(3)] == [1, 4, 2]
+
+
+def test_what_is_kept_of_paused_partitions_is_bounded() -> None:
+    reader = reader_of(Consumer(), most=1)
+    for number in range(8):
+        reader.read(Place("a", number), 1)
+    while found := taken(reader):
+        reader.pause(Place(found[0].topic, found[0].partition))
+        assert sum(map(len, reader._kept.values())) <= KEPT

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError as Told, Message
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from kafka.errors import CorruptRecordError, OffsetOutOfRangeError, TopicAuthorizationFailedError
 
 from totalorder.subscriber import librdkafka_reader
@@ -319,12 +319,12 @@ def test_nothing_comes_behind_a_record_that_cannot_be_read() -> None:
     consumer = Consumer(ahead=0)
     reader = reader_of(consumer)
     reader.read(NAMED, 1)
-    consumer.queue = [message(NAMED, 1), broken(NAMED, 2), message(NAMED, 3)]
+    consumer.queue = [message(NAMED, 1), broken(NAMED, 2), message(NAMED, 3, leader_epoch=8)]
     reader.receive(0)
     assert offsets(reader.take(10), NAMED) == [1]
     found = reader.failed()
     assert found is not None
-    assert (found[0], found[1], type(found[2])) == (NAMED, 2, CorruptRecordError)
+    assert (found[0], found[1], type(found[2]), found.leader_epoch) == (NAMED, 2, CorruptRecordError, 7)
     assert reader.position(NAMED) == 2
 
 
@@ -387,6 +387,7 @@ CAME = st.lists(RISING | st.lists(SOUND | SOUND | AMISS | UNREADABLE, max_size=5
 
 
 @settings(max_examples=300)
+@example([[[message(NAMED, 5, code=Told._PARTITION_EOF), message(NAMED, 9, code=Told._PARTITION_EOF)]]])
 @given(st.lists(CAME, max_size=3))
 def test_columns_have_what_the_messages_have_one_by_one(calls: list[list[list[Message]]]) -> None:
     consumer = Consumer(ahead=0)

@@ -178,19 +178,6 @@ def test_an_application_that_waits_for_events_gets_a_batch_by_one_promise() -> N
     assert transport.sent.count("d.positions") == 1
 
 
-@pytest.mark.parametrize("m", [1, 2])
-def test_a_promise_covers_what_is_stamped_and_comes_next_beyond_what_is_ready(m: int) -> None:
-    world = World(min_subscriptions=m)
-    transport = world.transport()
-    first = world.subscriber("a", transport=transport, save_interval_s=1_000, max_buffered=5)
-    publish(world, 200)
-    transport.sent.clear()
-    for _ in range(200):
-        world.now += 0.0001
-        assert first.poll(60) is not None
-    assert transport.sent.count("d.positions") <= 10  # each covers twice as many as the one before
-
-
 def test_flagged_is_what_may_have_been_delivered_and_not_what_came_since() -> None:
     world = World()
     first = world.subscriber("a", save_interval_s=1_000)
