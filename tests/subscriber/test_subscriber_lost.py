@@ -83,7 +83,7 @@ def take_all(subscriber: Subscriber[Event | Lost], take: Take, handed: list[Even
 def test_a_loss_stops_a_subscriber_at_its_turn_behind_all_that_stands_before_it(
     take: Take, killed: bool, most: int, offset: int
 ) -> None:
-    """However much came with it; and whoever skips begins with it. Behind it, what was promised may come tagged."""
+    """However much came with it; and whoever skips begins with it, and is told of nothing that it comes again."""
     world, _ = backlog(gone=0)
     del world.kafka.logs[Partition("a", 1)][offset]
     handed: list[Event | Lost] = []
@@ -99,6 +99,7 @@ def test_a_loss_stops_a_subscriber_at_its_turn_behind_all_that_stands_before_it(
     assert [event.g for event in handed + rest] == sorted({event.g for event in handed + rest})
     assert len(handed + rest) == 60
     assert (type(rest[0]), place(rest[0])) == (Lost, (at(world, "a", 1), offset))
+    assert {event.tag for event in rest} == {None}
 
 
 def test_what_is_gone_and_was_no_event_stops_nobody() -> None:
