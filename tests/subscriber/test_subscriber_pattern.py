@@ -342,6 +342,25 @@ def test_cuts_that_are_gone_before_they_were_read_stop_nobody() -> None:
     assert [event.topic for event in until(subscriber, lambda: "d1" in subscriber.topics)] == ["a"]
 
 
+def test_cuts_that_are_gone_while_a_process_begins_stop_nobody() -> None:
+    world = begun()
+    subscriber_of(world).close()
+
+    class Trimming(SimTransport):
+        """What was read of cuts by then, and more, is gone when positions are read."""
+
+        def read(self, partition: Partition, offset: int) -> None:
+            super().read(partition, offset)
+            if partition.topic == "d.positions":
+                for _ in range(12):
+                    world.publish("c")
+                    self.on_poll(0)
+                world.kafka.trim(Partition("d.cuts", 0), world.kafka.end(Partition("d.cuts", 0)) - 1)
+
+    subscriber = subscriber_of(world, transport=Trimming(world.kafka, world.rng, world.tick))
+    assert subscriber.topics == ("a", "b")
+
+
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
