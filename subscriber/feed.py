@@ -75,7 +75,7 @@ class Feed:
     def pump(self, timeout_s: float) -> None:
         """Reads what has come, for at most `timeout_s` when nothing has."""
         self._moved.clear()
-        records = self._records(timeout_s)
+        records = self.poll(timeout_s)
         gone = [at for at in self._transport.vanished() if self.event_partitions.pop(at.source, None) is not None]
         self.give(records)
         # A time-out within kafka-python leaves a cycle of all frames that call it, this one too, to the collector.
@@ -83,8 +83,8 @@ class Feed:
         for partition in gone:
             self._fed.take_gone(partition.source, GONE)
 
-    def _records(self, timeout_s: float) -> list[Record]:
-        """What has come. Where Kafka has removed something of events or cuts, reading goes on behind it.
+    def poll(self, timeout_s: float) -> list[Record]:
+        """What has come, to be given. Where Kafka has removed something of events or cuts, reading goes on behind it.
 
         The machine knows whether an event was lost that is owed: what is gone may be of others, or no event at all.
         What was to be known of cuts, later ones say too.

@@ -323,7 +323,7 @@ class Session:
                 if self._clock() >= self._deadline:
                     raise self._no_sequencer(f"{partition.topic} could not be read to its end")
                 self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
-                for record in self._transport.poll(_WAIT_S):
+                for record in self._feed.poll(_WAIT_S):
                     if record.topic == self._names.positions:
                         records.append(record)
                     else:

@@ -9,7 +9,7 @@ import pytest
 from sim_kafka import SimTransport
 from sim_small import World, take
 
-from totalorder.errors import BrokerUnavailable, Rejected, SequencerUnavailable, SettingsError
+from totalorder.errors import BrokerUnavailable, Fenced, Rejected, SequencerUnavailable, SettingsError
 from totalorder.sequencer.control import Ended, Grant
 from totalorder.subscriber import AsyncSubscriber, Event, Reader, Retry, SqlitePositions, Subscriber
 from totalorder.subscriber.transport import Partition
@@ -342,6 +342,25 @@ def test_cuts_that_are_gone_before_they_were_read_stop_nobody() -> None:
     assert [event.topic for event in until(subscriber, lambda: "d1" in subscriber.topics)] == ["a"]
 
 
+def test_cuts_that_are_gone_while_a_process_begins_stop_nobody() -> None:
+    world = begun()
+    subscriber_of(world).close()
+
+    class Trimming(SimTransport):
+        """What was read of cuts by then, and more, is gone when positions are read."""
+
+        def read(self, partition: Partition, offset: int) -> None:
+            super().read(partition, offset)
+            if partition.topic == "d.positions":
+                for _ in range(12):
+                    world.publish("c")
+                    self.on_poll(0)
+                world.kafka.trim(Partition("d.cuts", 0), world.kafka.end(Partition("d.cuts", 0)) - 1)
+
+    subscriber = subscriber_of(world, transport=Trimming(world.kafka, world.rng, world.tick))
+    assert subscriber.topics == ("a", "b")
+
+
 # --- changes ----------------------------------------------------------------------------------------------------------
 
 
@@ -466,17 +485,41 @@ def test_a_change_that_the_sequencer_refuses_is_told(monkeypatch: pytest.MonkeyP
 def test_after_its_lease_ran_out_nothing_more_is_asked() -> None:
     world = begun()
     subscriber = subscriber_of(world, lease_s=15)
+    subscriber.pause()
+    subscriber._session._throttle()
+    world.publish("a")
+    world.tick(0)
     world.sequencer.time_ms += 100_000
     world.publish("c")
     world.tick(0)
     while not subscriber._session._requests.lapsed:
         subscriber._session.pump(0)
-    control = world.kafka.end(Partition("d.control", 0))
+    assert subscriber._session.finished is None  # what is owed before has not come
     admit(world, "d1")
     world.publish("c")
     for _ in range(20):
         subscriber._session.follow()
         subscriber._session.pump(0.3)
+    control = world.kafka.logs[Partition("d.control", 0)]
+    assert len([record for record in control if b'"subscribe"' in (record.value or b"")]) == 1
+
+
+def test_who_slept_asks_for_nothing_before_he_knows_that_he_holds_the_id() -> None:
+    """Another process has taken over meanwhile, and compaction has taken its grant, but not what it saved."""
+    world = begun()
+    first = subscriber_of(world, lease_s=0)
+    subscriber_of(world, lease_s=0)
+    grants = Partition("d.grants", 0)
+    world.kafka.logs[grants] = [
+        record for record in world.kafka.logs[grants] if b'"generation":2' not in (record.value or b"")
+    ]
+    world.now += 400
+    admit(world, "d1")
+    world.publish("c")
+    world.tick(0)
+    control = world.kafka.end(Partition("d.control", 0))
+    with pytest.raises(Fenced, match="generation 2"):
+        until(first, lambda: False)
     assert world.kafka.end(Partition("d.control", 0)) == control
 
 

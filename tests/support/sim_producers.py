@@ -97,10 +97,15 @@ class Producers:
         """The job is given another Kafka topic, or one gets another partition."""
         world = self._world
         if world.to_admit:
-            world.sequencer.event_topics.append(world.to_admit.pop())
+            self.admit()
         elif self._rng.random() < 0.2:
             grown = self._rng.choice(world.kafka_topics)
             world.kafka.create(grown, world.kafka.topics.get(grown, 0) + 1)
+
+    def admit(self) -> None:
+        """The job is given another Kafka topic, if there is one that it has not."""
+        if self._world.to_admit:
+            self._world.sequencer.event_topics.append(self._world.to_admit.pop())
 
     def delete_or_create(self) -> None:
         """The job may notice at once, or after it has read what has the name now."""

@@ -72,7 +72,8 @@ FAULTS = {
 `lopsided`: producers fill one partition of each topic, then another. `tells`: the job tells snapshots of its state.
 `stale`: renewals come late, also of generations that are over. `loses`: retention is quicker than the job, or
 than subscribers; with `stands` the job is not told to go on then, until all heals. `fails`: nor are some processes of
-subscribers, which a loss stops; the next one of the id is."""
+subscribers, which a loss stops; the next one of the id is. `patterns`: subscriptions are by patterns too, and more
+Kafka topics come late."""
 
 
 class World:
@@ -90,6 +91,9 @@ class World:
         # What is stamped of a topic and not read when it is deleted is lost, which with m = 2 stops a subscriber.
         if self.has("two"):
             self.faults -= {"deletes", "loses"}
+        # Patterns are of Kafka topics, which come late and one by one.
+        if self.has("patterns"):
+            self.faults -= {"wide", "grows"}
         # Without all stamps nothing can be recovered, but from a snapshot.
         if self.has("trims") and not self.has("tells"):
             self.faults.discard("recovers")
@@ -105,7 +109,7 @@ class World:
         self.producers = Producers(self)
         if self.has("starts"):
             self.producers.lose_beginnings()
-        self.to_admit = [name for name in self.kafka_topics if self.has("grows") and rng.random() < 0.3]
+        self.to_admit = [name for name in self.kafka_topics if self.comes_late()]
         """Kafka topics that are not there from the start, but admitted to the job in mid-run."""
         first = [name for name in self.kafka_topics if name not in self.to_admit]
         self.sequencer = SimSequencer(self.kafka, self.domain, first, rng, meanwhile=self.while_looking)
@@ -153,14 +157,19 @@ class World:
     def _domain(self) -> Domain:
         rng = self.rng
         partitions = rng.randint(1, 4)
+        names = ["topic"] if self.has("patterns") else ["topic", "key", "header:t"]
         return Domain(
             stamps_partitions=partitions,
             shards=rng.randint(1, partitions),
             min_subscriptions=2 if self.has("two") else 1,
-            topic_by="key" if self.has("wide") else rng.choice(["topic", "key", "header:t"]),
+            topic_by="key" if self.has("wide") else rng.choice(names),
             keyframe_every=rng.choice([1, 3, 64]),
             max_part_bytes=rng.choice([1_500, 600_000]),
         )
+
+    def comes_late(self) -> bool:
+        """Whether a Kafka topic is admitted to the job in mid-run."""
+        return (self.has("grows") and self.rng.random() < 0.3) or (self.has("patterns") and self.rng.random() < 0.6)
 
     def some_topics(self) -> list[str]:
         """Some of the pub/sub topics."""
@@ -241,6 +250,7 @@ class World:
             ("trims", 0.3, self.retention.trim),
             ("loses", 0.03, self.retention.lose),
             ("grows", 0.1, self.producers.grow),
+            ("patterns", 0.02, self.producers.admit),
             ("deletes", 0.03, self.producers.delete_or_create),
             ("stale", 0.1, self.lives.renew_late),
         ):
