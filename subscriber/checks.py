@@ -72,12 +72,15 @@ def checked_topics(topics: Iterable[str]) -> tuple[str, ...]:
 def checked_choice(who: str, topics: Iterable[str] | None, pattern: str | None) -> Choice:
     """Topics by their names or by a pattern, as somebody was given them; SettingsError for both, or neither."""
     if (topics is None) == (pattern is None):
-        raise SettingsError(f"{who} wants topics or a pattern", remedy="Give one of both")
+        given = "neither was" if topics is None else "both were"
+        raise SettingsError(f"{who} wants topics or a pattern, and {given} given", remedy="Give one of them")
     if topics is not None:
         return Choice(checked_topics(topics))
+    if not isinstance(pattern, str):
+        raise SettingsError(f"pattern = {pattern!r} is no regular expression", remedy="Give it as a str")
     try:
         return Choice(pattern=pattern)
-    except (re.error, TypeError) as error:
+    except re.error as error:
         raise SettingsError(f"pattern = {pattern!r} is no regular expression: {error}") from None
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from totalorder.sequencer.control import Answer, Grant
+from totalorder.sequencer.control import Answer, Grant, Retired
 from totalorder.sequencer.cuts import KEY_EVERY
 from totalorder.subscriber.following import Following
 from totalorder.subscriber.reading.choice import Choice
@@ -21,6 +21,8 @@ class Choosing:
         self._transport, self._domain, self._clock, self._wait = transport, domain, clock, wait
         self._following: Following | None = None
         """What is followed where a pattern chooses the topics."""
+        self._retired: list[Retired] = []
+        """For a pattern that is followed later."""
         self._due_at = 0.0
 
     @property
@@ -36,6 +38,8 @@ class Choosing:
         """From now on all is noted that a pattern has to know."""
         if choice.pattern is not None and self._following is None:
             self._following = Following(self._domain, choice)
+            for answer in self._retired:
+                self._following.note(answer)
 
     def chosen(self, choice: Choice, held: tuple[str, ...]) -> tuple[str, ...]:
         """The set to ask for, of one that holds these; for a pattern cuts are read to their end. See Following."""
@@ -48,12 +52,12 @@ class Choosing:
         assert self._following is not None
         self._following.choice, self._following.moved = choice, True
         if not self._following.knows:
-            self._read_cuts(self._following)
+            self._read_cuts(self._following, is_held=bool(held))
         return self._following.wanted([name for name in held if choice.selects(name)])
 
-    def _read_cuts(self, following: Following) -> None:
-        """From the newest one on that names all topics, through the present end, and on. Where none does yet, it is
-        waited for.
+    def _read_cuts(self, following: Following, *, is_held: bool) -> None:
+        """From the newest one on that names all topics, through the present end, and on. Where none does yet, or by
+        now, it is waited for; but who holds topics goes on with them, and learns of others when one comes.
         """
         at, count = following.cuts, KEY_EVERY
         begin, end = (of([at])[at] for of in (self._transport.beginning_offsets, self._transport.end_offsets))
@@ -62,7 +66,12 @@ class Choosing:
             if not following.knows and self._transport.position(at) >= end > begin + count:
                 count *= 4
                 self._transport.read(at, max(begin, end - count))
-            self._wait(f"{at.topic} does not say yet which topics it reads")
+            elif is_held and self._transport.position(at) >= end:
+                break
+            self._wait(
+                f"{at.topic} has no record that names all topics: it comes with the job's first batch, and where "
+                f"retention has taken the last one, within {KEY_EVERY} batches"
+            )
 
     def due(self, held: tuple[str, ...]) -> tuple[str, ...] | None:
         """The set to ask for now, where a pattern stands for another one than that."""
@@ -81,6 +90,8 @@ class Choosing:
 
     def note(self, answer: Answer) -> None:
         """The next answer on grants."""
+        if isinstance(answer, Retired):
+            self._retired.append(answer)
         if self._following is not None:
             self._following.note(answer)
 

@@ -165,8 +165,9 @@ class TypedEvent(Event, Generic[P]):
 
 
 def told(error: BaseException) -> str:
-    """An error for people: its kind and its words, as many as are good for a line or a record."""
-    words = f"{type(error).__name__}: {error}"[:_MOST_ERROR_CHARS]
+    """An error for people: its kind and what it says, as many words as are good for a line or a record."""
+    what = error.what if isinstance(error, Error) else error  # a remedy is for whom an error is raised to
+    words = f"{type(error).__name__}: {what}"[:_MOST_ERROR_CHARS]
     return words.encode("utf-8", "replace").decode()  # half a character could be written nowhere
 
 

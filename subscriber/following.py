@@ -70,8 +70,8 @@ class Following:
         if not chosen:
             raise SettingsError(
                 f"no topic that domain {self._domain!r} reads so far fits the pattern {self.choice.pattern!r}",
-                remedy="Look at `totalorder topics`, and at the job's own topics or pattern; topics that are named may "
-                "come later",
+                remedy="A pattern needs one topic now, and others join later: create one that the job reads (look at "
+                "`totalorder topics`, and at the job's own topics or pattern), or name topics: those may come later",
             )
         if len(chosen) > MAX_TOPICS_PER_SUBSCRIPTION:
             raise SettingsError(

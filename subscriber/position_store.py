@@ -174,9 +174,10 @@ class PositionStore(ABC):
         done = Position.parse(row.position)
         if done >= position:
             raise AlreadyDone(
-                f"{self} has committed that subscriber {holder.id!r} is done through {done}: {position} and its "
+                f"{self} has it that subscriber {holder.id!r} is done through {done}: {position} and its "
                 "effects are there",
-                remedy="Roll this transaction back, and go on with the next event",
+                remedy="Roll this transaction back, and go on with the next event; or where this very transaction has "
+                "acknowledged it already, just go on",
             )
         raise NotCommitted(
             f"{self} has {done} for subscriber {holder.id!r}, and not {before}, which was acknowledged before "

@@ -421,7 +421,10 @@ class Session:
         return SequencerUnavailable(
             f"no answer from the sequencer of domain {self._settings.domain!r} within "
             f"{self._settings.start_timeout_s:g} s: {why}",
-            remedy=remedy or "Check that `totalorder sequence` runs for this domain, on this broker",
+            remedy=remedy
+            or "Check that `totalorder sequence` runs for this domain, on this broker; its first batch takes Spark a "
+            "while, and start_timeout_s (--start-timeout) waits longer. The request is taken back: an id that is new "
+            "begins at what is then the present",
         )
 
     # --- work ---------------------------------------------------------------------------------------------------------

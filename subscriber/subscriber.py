@@ -144,7 +144,8 @@ class Subscriber(Generic[Handed]):
     Instead of `topics`, which may be yet to come, a `pattern` may be given: a regular expression that fits whole names
     of Kafka topics. What the domain reads of them now is subscribed; what it comes to read later joins at one position
     of the order, as by `subscribe`, while events go on. The domain's next batch tells of a new topic, and it joins a
-    batch or two later; what it had before is not delivered, and the log says how much that was. One that leaves the
+    batch or two later; what it had before is not delivered, and the log says how much that was. One topic at least must
+    be there to begin with. One that leaves the
     domain leaves the set with its next change. Not with topics by keys or headers (`topic_by`), nor with `positions`.
 
     `id` names the subscription; one process holds it at a time, and the newest wins: an older one stops with Fenced. A
@@ -192,9 +193,10 @@ class Subscriber(Generic[Handed]):
     where it is handled. To a checker of types that is a `Subscriber[TypedEvent[...]]`, of what the deserializer gives.
 
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
-    SettingsError, Fenced (yet another process of the id began meanwhile). Later: Fenced, SubscriptionEnded, EventsLost,
-    Contradiction, WireError, BrokerUnavailable (no broker for `outage_timeout_s`). After an error the subscriber is of
-    no more use; a new one goes on after what was acknowledged.
+    SettingsError, Fenced (yet another process of the id began meanwhile). What was asked is then taken back: an id that
+    is new begins at what is the present when it is asked for again, others go on where they were. Later: Fenced,
+    SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker for `outage_timeout_s`). After
+    an error the subscriber is of no more use; a new one goes on after what was acknowledged.
     """
 
     def __init__(
@@ -545,7 +547,10 @@ class Subscriber(Generic[Handed]):
 
     @property
     def position(self) -> Position:
-        """Everything acknowledged lies at or before this place in the order; Error with min_subscriptions = 2."""
+        """Everything acknowledged lies at or before this place in the order; Error with min_subscriptions = 2.
+
+        With `positions` it is as far as the store was seen to have committed: it may lag behind what you committed.
+        """
         return position_of(self._session.ready.origin, self._session.machine.acknowledged_g)
 
     @property
@@ -594,7 +599,8 @@ class Subscriber(Generic[Handed]):
 
         With `drain` it ends once all that was stamped by then is handed out, and a little of what came since. Nothing
         that is to come is waited for, so that no job needs to run: it ends as soon as Kafka gives what it has, or with
-        BrokerUnavailable, but not while it is paused. A stop without `drain` ends that too.
+        BrokerUnavailable, but not while it is paused, nor while `run` tries one event for ever. A stop without `drain`
+        ends that too.
         """
         if drain:
             self._drains = True

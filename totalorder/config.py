@@ -170,7 +170,7 @@ class Settings(BaseSettings):
     def _topic_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if not _TOPIC.fullmatch(name) or name in (".", ".."):
-                raise ValueError(f"{name!r} is not the name of a Kafka topic")
+                raise ValueError(f"{name!r} is not the name of a Kafka topic; patterns are for topic_pattern")
         if len(set(value)) < len(value):
             raise ValueError("a topic stands twice")
         return value

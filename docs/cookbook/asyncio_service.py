@@ -36,7 +36,8 @@ async def main(port: str, servers: str) -> None:
             writer.write(f"{prices.get(good)}\n".encode() if is_current else b"not yet\n")
             writer.close()
 
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, subscriber.stop)
+        for each in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(each, subscriber.stop)
         async with await asyncio.start_server(answer, "127.0.0.1", int(port)):
             await follow(subscriber)
 

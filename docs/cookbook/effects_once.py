@@ -22,7 +22,8 @@ def main(path: str, servers: str) -> None:
     with to.Subscriber(
         ["payments"], id="balances", domain="bank", bootstrap_servers=servers, positions=store
     ) as subscriber:
-        signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: subscriber.stop())
         for event in subscriber:
             payment = json.loads(event.value or b"{}")
             with database:  # one transaction

@@ -27,7 +27,8 @@ def main(version: str, path: str, servers: str) -> None:
             bootstrap_servers=servers,
             positions=to.SqlitePositions(path),
         ) as subscriber:
-            signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+            for each in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(each, lambda *_: subscriber.stop())
             for event in subscriber:
                 with database:  # one transaction
                     database.execute("INSERT INTO done VALUES (CAST(? AS TEXT), ?)", (event.value, version))

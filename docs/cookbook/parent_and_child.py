@@ -30,7 +30,8 @@ def main(path: str, servers: str) -> None:
     database.execute("PRAGMA foreign_keys = ON")
     store = to.SqlitePositions(path)
     with to.Subscriber(INSERT, id="shop-db", domain="shop", bootstrap_servers=servers, positions=store) as subscriber:
-        signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: subscriber.stop())
         while not subscriber.stopped:
             batch = subscriber.poll_batch(1_000, 1.0)
             with database:  # one transaction for all that has come

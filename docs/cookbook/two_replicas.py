@@ -31,7 +31,8 @@ def follow(name: str, path: str, servers: str, start: to.Position | str) -> None
         start=start,
         positions=to.SqlitePositions(path),
     ) as subscriber:
-        signal.signal(signal.SIGTERM, lambda *_: subscriber.stop())
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, lambda *_: subscriber.stop())
         for event in subscriber:
             with database:  # one transaction
                 (before,) = database.execute("SELECT fingerprint FROM history").fetchone() or ("",)

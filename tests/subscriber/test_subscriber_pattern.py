@@ -533,7 +533,7 @@ def test_a_pattern_that_nothing_fits_is_refused_before_anything_is_asked() -> No
 
 def test_a_domain_that_has_made_no_batch_is_waited_for() -> None:
     world = World()
-    with pytest.raises(SequencerUnavailable, match=r"d\.cuts does not say yet which topics it reads"):
+    with pytest.raises(SequencerUnavailable, match=r"d\.cuts has no record that names all topics: it comes with"):
         subscriber_of(world, start_timeout_s=3)
     transport = world.transport()
     tick = transport.on_poll
@@ -545,6 +545,38 @@ def test_a_domain_that_has_made_no_batch_is_waited_for() -> None:
 
     transport.on_poll = begin
     assert subscriber_of(world, transport=transport).topics == ("a", "b")
+
+
+def test_who_holds_topics_begins_also_where_retention_has_taken_the_cut_that_names_all() -> None:
+    world = begun()
+    subscriber_of(world).close()
+    cuts = Partition("d.cuts", 0)
+    world.kafka.trim(cuts, world.kafka.end(cuts))
+    with pytest.raises(SequencerUnavailable, match=r"where retention has taken the last one, within 64 batches"):
+        subscriber_of(world, id="new", start_timeout_s=3)
+    subscriber = subscriber_of(world, start_timeout_s=3)
+    assert subscriber.topics == ("a", "b")
+    admit(world, "d1")
+    for _ in range(6):
+        world.publish("c")
+        world.tick(0)
+    until(subscriber, lambda: subscriber.topics == ("a", "b", "d1"))
+
+
+def test_a_topic_that_was_retired_before_the_pattern_came_is_not_of_it() -> None:
+    world = begun()
+    world.publish("b")
+    world.tick(0)
+    subscriber = subscriber_of(world, None, topics=["a"])
+    world.sequencer.retire()
+    world.kafka.delete("b")
+    world.sequencer.retire()
+    for _ in range(8):
+        world.publish("c")
+        world.tick(0)
+    taken(subscriber, 1)
+    subscriber.subscribe(pattern="[abc]")
+    assert own(world)[-1].topics == ("a", "c")
 
 
 def test_topics_that_keys_name_have_no_pattern() -> None:
@@ -569,6 +601,7 @@ def test_topics_that_keys_name_have_no_pattern() -> None:
         ({"topics": ["a"]}, "a Subscriber wants topics or a pattern"),
         ({"pattern": "("}, "is no regular expression"),
         ({"pattern": 7}, "is no regular expression"),
+        ({"pattern": b"a"}, "is no regular expression. Give it as a str"),
         ({"positions": SqlitePositions("nowhere.db")}, "which would wait for the application's own open transaction"),
     ],
 )

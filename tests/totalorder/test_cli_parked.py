@@ -160,8 +160,8 @@ def test_a_topic_of_other_records_is_told_in_a_few_lines(kafka: SimKafka, run: R
     ("words", "code", "said"),
     [
         (("list", "nowhere"), 1, "There is no topic nowhere"),
-        (("replay", PARKING), 2, "Give places as `list` names them, or --all"),
-        (("drop", PARKING, "0@0", "--all"), 2, "Give places as `list` names them, or --all"),
+        (("replay", PARKING), 2, "Give one of both: places as `list` names them, or --all"),
+        (("drop", PARKING, "0@0", "--all"), 2, "Give one of both: places as `list` names them, or --all"),
         (("replay", PARKING, "0@0", "0@9", "nonsense"), 1, "nothing is parked at 0@9, nonsense of billing.parked"),
     ],
 )

@@ -143,7 +143,9 @@ def _chosen(
     transport: "Transport", topic: str, places: Sequence[str] | None, *, everything: bool
 ) -> "list[tuple[str, Partition, Parked]]":
     if bool(places) == everything:
-        raise SettingsError("which ones is not said, or twice", remedy="Give places as `list` names them, or --all")
+        raise SettingsError(
+            "places, or --all, say which ones", remedy="Give one of both: places as `list` names them, or --all"
+        )
     found = _parked(transport, topic)
     absent = [where for where in places or () if where not in found]
     if absent:
