@@ -80,6 +80,7 @@ def test_a_signal_leaves_neither_processes_nor_folders(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
+    signal.signal(number, signal.SIG_DFL)  # under nohup it would be ignored by what is started, too
     command = [sys.executable, "-m", "totalorder.cli", "bench", "job", "--smoke"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as bench:
         try:
