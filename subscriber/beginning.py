@@ -122,7 +122,9 @@ class Beginning:
             pending=(),
             sources=sources,
             stamps={
-                number: replace(mark, offset=self.log.begins[number]) if number in self.log.read_anew else mark
+                number: replace(mark, offset=self.log.begins[number], batch=self.log.passed.get(number, mark.batch))
+                if number in self.log.read_anew
+                else mark
                 for number, mark in marks.items()
             },
             stamps_partitions=grant.stamps_partitions,

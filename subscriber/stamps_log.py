@@ -42,6 +42,8 @@ class StampsLog:
         self.ends = {at.number: ends[at] for at in self._partitions}
         self.read_anew = set[int]()
         """Partitions of which `walk` found that their marks are misleading, and that were read from their beginning."""
+        self.passed = dict[int, int]()
+        """Behind which batch those are read on, of which the one that the mark says is gone."""
 
     # --- where something begins ---------------------------------------------------------------------------------------
 
@@ -166,6 +168,7 @@ class StampsLog:
                         batches.regulate(0)
                         moved |= self._carry_out(effects, reading)
             self.read_anew |= moved
+            self.passed |= batches.passed
             for number in [number for number in reading if not through_batch and self._is_through(number)]:
                 self._transport.stop(Partition(self._topic, number))
                 del reading[number]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.errors import Contradiction, EventsLost
+from totalorder.errors import BatchesMissing, Contradiction
 from totalorder.sequencer.chain import Chain
 from totalorder.sequencer.position import StampsMark
 from totalorder.sequencer.stamps import Source, StampedBatch
@@ -75,6 +75,8 @@ class Batches:
         self.g = 0
         """Of the last batch that was given."""
         self._behind = max((mark.batch for mark in marks.values()), default=0)
+        self.passed: dict[int, int] = {}
+        """By stamps partition the batch behind which reading goes on, where marks said another one that is gone."""
         self.names: dict[int, str] = {}
         """Of all chosen topics that were seen."""
         self._ids: dict[str, int] = {}
@@ -103,13 +105,18 @@ class Batches:
         try:
             if not part.chain.admit(batch):
                 return
-        except EventsLost:
-            if part.rewound:
+        except BatchesMissing:
+            if part.rewound and batch.g > self._after:
                 raise
             # What a replaced process of the job has written late may have misled the search for the place to begin.
-            part.rewound = True
-            self._effects.append(ReadStamps(partition=part.number, offset=part.begin))
-            part.paused = False
+            if part.rewound:
+                part.chain.go_on_behind(batch.batch, batch.digest)  # nothing that is wanted lies in it, or before
+                self.passed[part.number] = batch.batch
+                self._behind = max(self._behind, batch.batch)
+            else:
+                part.rewound = True
+                self._effects.append(ReadStamps(partition=part.number, offset=part.begin))
+                part.paused = False
             return
         part.ahead.append(batch)
         part.rows += len(batch.rows)

@@ -376,6 +376,33 @@ def test_earliest_begins_behind_a_late_repetition_that_retention_left_at_the_fro
     assert [(event.topic, event.n) for event in take(subscriber, 5)] == [each for each in expected if each[0] != "c"]
 
 
+@pytest.mark.parametrize("late", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("kept", [(2, 2), (2, 1), (1, 2)])
+def test_a_late_repetition_misleads_nobody_who_begins_behind_what_is_gone(
+    late: tuple[int, ...], kept: tuple[int, int]
+) -> None:
+    """The log of a partition has batch 3, then the first one once more, then batch 4: the search finds that one."""
+    world = backlog(6)
+    for number in range(2):
+        at = Partition("d.stamps", number)
+        if number in late:
+            first = world.kafka.logs[at][0]
+            world.kafka.append(at, value=first.value, headers=first.headers)
+        world.kafka.trim(at, kept[number])
+    for topic in "abcabc":
+        world.publish(topic)
+        world.tick(1)
+    rest = read(world)[-6:]
+    start = rest[0].position.at(18)
+    assert [event.g for event in rest] == [*range(19, 25)]
+    assert said(read(world, start=start)) == said(rest)
+    assert said(read(world, None, pattern=".*", start=start)) == said(rest)
+    subscriber = world.subscriber("ab", id="late", start=start)
+    assert [event.g for event in take(subscriber, 4)] == [event.g for event in rest if event.topic in "ab"]
+    with pytest.raises(EventsLost):
+        read(world, None, pattern=".*", start=start.at(11))
+
+
 def test_a_domain_of_which_all_stamps_expired_goes_on_from_now() -> None:
     world = backlog()
     stored = read(world)[-1].position
