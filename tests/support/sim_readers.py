@@ -217,6 +217,7 @@ class _LateCheck(_ReaderCheck):
             id="late",
             domain=self.world.domain.name,
             start=start,
+            start_timeout_s=1_000,  # a poll takes its time here though something comes, and may bring one record
             on_lost="skip" if self.skips else "fail",
             max_buffered=self.rng.choice([1, 3, 100]),
             transport=transport,
