@@ -60,8 +60,9 @@ def running(script: str, *given: object) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def asked(path: Path, question: str) -> list[Any]:
-    """What a database that others write to says; nothing before there is a table."""
-    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(path)) as database:
+    """What a database that others write to says; nothing before there is a table. It is not made by asking."""
+    where = f"{path.as_uri()}?mode=ro"
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(where, uri=True)) as database:
         return database.execute(question).fetchall()
     return []
 

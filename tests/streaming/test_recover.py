@@ -219,7 +219,7 @@ def begun(
     settings = make_settings(
         domain=unique_name("recover"),
         bootstrap_servers=broker.bootstrap_servers,
-        topics=(new_topic("all", partitions=2),),
+        topics=(new_topic("all", partitions=2, retention_ms="-1"),),  # its events are old
         topic_by="key",
         stamps_partitions=2,
         shards=2,
