@@ -106,20 +106,28 @@ class Batches:
             if not part.chain.admit(batch):
                 return
         except BatchesMissing:
-            if part.rewound and batch.g > self._after:
-                raise
             # What a replaced process of the job has written late may have misled the search for the place to begin.
-            if part.rewound:
-                part.chain.go_on_behind(batch.batch, batch.digest)  # nothing that is wanted lies in it, or before
-                self.passed[part.number] = batch.batch
-                self._behind = max(self._behind, batch.batch)
+            if not part.rewound:
+                self._rewind(part)
+            elif batch.g <= self._after:  # nothing that is wanted lies in it, or before
+                self._pass(part, batch)
             else:
-                part.rewound = True
-                self._effects.append(ReadStamps(partition=part.number, offset=part.begin))
-                part.paused = False
+                raise
             return
         part.ahead.append(batch)
         part.rows += len(batch.rows)
+
+    def _rewind(self, part: _Partition) -> None:
+        part.rewound = True
+        self._effects.append(ReadStamps(partition=part.number, offset=part.begin))
+        part.paused = False
+
+    def _pass(self, part: _Partition, batch: StampedBatch) -> None:
+        """Reading goes on behind this batch, in all partitions."""
+        assert part.chain is not None
+        part.chain.go_on_behind(batch.batch, batch.digest)
+        self.passed[part.number] = batch.batch
+        self._behind = max(self._behind, batch.batch)
 
     # --- out ----------------------------------------------------------------------------------------------------------
 
