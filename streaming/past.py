@@ -45,7 +45,7 @@ def marks(settings: Settings) -> list[SnapshotMark]:
     found = []
     with reading.reader(settings) as consumer:
         ranges = reading.held(consumer, {settings.own_topics.state: 1})
-        for record in reading.records(consumer, ranges, settings.broker_timeout_s):
+        for record in reading.records(consumer, ranges, settings.broker_timeout_s, trimmed=True):
             with contextlib.suppress(WireError):
                 if (mark := decode_mark(record.value, dict(record.headers), settings.domain)) is not None:
                     found.append(mark)
@@ -57,7 +57,7 @@ def snapshot(settings: Settings, mark: SnapshotMark) -> Snapshot:
     assembler = SnapshotAssembler(mark=mark)
     with reading.reader(settings) as consumer:
         ranges = reading.held(consumer, {settings.own_topics.state: 1})
-        for record in reading.records(consumer, ranges, settings.broker_timeout_s):
+        for record in reading.records(consumer, ranges, settings.broker_timeout_s, trimmed=True):
             with contextlib.suppress(WireError):
                 assembler.add(record.value, dict(record.headers))
     return assembler.snapshot()

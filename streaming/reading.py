@@ -1,11 +1,12 @@
 """Reading ranges of the domain's own topics from the driver, before Spark is there to do it."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import OffsetOutOfRangeError
 
 from totalorder import kafka_clients
 from totalorder.config import Settings
@@ -39,9 +40,10 @@ def held(consumer: KafkaConsumer, partitions: Mapping[str, int]) -> Ranges:
     return {source: (begins[source], behind[source]) for source in sources}
 
 
-def records(consumer: KafkaConsumer, ranges: Ranges, silence_s: float) -> Iterator[Any]:
+def records(consumer: KafkaConsumer, ranges: Ranges, silence_s: float, *, trimmed: bool = False) -> Iterator[Any]:
     """The committed records of the ranges, those of one partition in order.
 
+    With `trimmed` a running sequencer may delete what comes first, at any moment: that is passed over.
     BrokerUnavailable after `silence_s` seconds in which nothing came of what is still missing.
     """
     waiting = {source: end for source, (begin, end) in ranges.items() if begin < end}
@@ -50,7 +52,7 @@ def records(consumer: KafkaConsumer, ranges: Ranges, silence_s: float) -> Iterat
         consumer.seek(source, ranges[source][0])
     deadline = time.monotonic() + silence_s
     while waiting:
-        for source, found in consumer.poll(timeout_ms=_POLL_MS).items():
+        for source, found in _poll(consumer, trimmed=trimmed).items():
             deadline = time.monotonic() + silence_s
             yield from (record for record in found if record.offset < ranges[source][1])
         # Behind aborted records and markers of transactions the position moves on without a record.
@@ -61,3 +63,15 @@ def records(consumer: KafkaConsumer, ranges: Ranges, silence_s: float) -> Iterat
                 f"the broker sent nothing for {silence_s:g} s of {missing}",
                 remedy="Look at the broker, and for a transaction that nobody ends; starting again is safe",
             )
+
+
+def _poll(consumer: KafkaConsumer, *, trimmed: bool) -> Mapping[TopicPartition, Sequence[Any]]:
+    try:
+        found: Mapping[TopicPartition, Sequence[Any]] = consumer.poll(timeout_ms=_POLL_MS)
+    except OffsetOutOfRangeError as error:
+        if not trimmed:
+            raise
+        (gone,) = error.args
+        consumer.seek_to_beginning(*gone)
+        return {}
+    return found
