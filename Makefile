@@ -58,7 +58,7 @@ simulate: setup
 		$(if $(STEPS),--steps=$(STEPS)) $(if $(JOBS),--jobs=$(JOBS))
 
 # Every benchmark at a size at which its figures mean nothing: it runs, and gives its JSON. Two at a time.
-SMOKED := kernel job shards peers subscriber
+SMOKED := kernel job shards peers subscriber start
 SMOKED_WITH_FILES := bytes growth figures partitions order
 bench-smoke: setup
 	@$(MAKE) --no-print-directory -j 2 $(addprefix smoke-,$(SMOKED) $(SMOKED_WITH_FILES))

@@ -21,8 +21,8 @@ from totalorder.bench.live.load import (
     Worker,
     fill,
     publish_paced,
-    receive_copies,
     receive_ordered,
+    receive_plain,
 )
 from totalorder.bench.live.progress import (
     PARTS,
@@ -173,7 +173,7 @@ class _Delays:
     def _receiver(self, kind: str, domain: str) -> Receiver:
         if kind == "job":
             return Receiver(receive_ordered, self._cluster.servers, TOPICS, domain)
-        return Receiver(receive_copies, self._cluster.servers, [copy_of(topic) for topic in TOPICS])
+        return Receiver(receive_plain, self._cluster.servers, [copy_of(topic) for topic in TOPICS])
 
     def _publish(self, times: BatchTimes, rate: int, seconds: float) -> tuple[float, int]:
         """When it began, and how many events it published."""

@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -53,6 +54,8 @@ class Cluster:
     """
 
     spark: SparkSession
+    session_s: float
+    """How long starting it took."""
 
     def __init__(self, topics: Sequence[str], *, partitions: int = 1, **settings: object) -> None:
         self.topics = tuple(topics)
@@ -70,7 +73,9 @@ class Cluster:
             os.environ.update(SPARK_WORKER_DIR=str(self.folder / "work"), SPARK_LOCAL_IP="127.0.0.1")
             self.servers = stack.enter_context(LocalBroker()).bootstrap_servers
             self.make_topics([*self.topics, *map(copy_of, self.topics)], self._partitions)
+            began = time.monotonic()
             self.spark = session.start_session(self.settings("session"))
+            self.session_s = time.monotonic() - began
             stack.callback(session.stop_session, self.spark)
             self._left = stack.pop_all()
         return self

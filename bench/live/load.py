@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from totalorder.errors import EnvironmentProblem, Error
 from totalorder.subscriber import Subscriber
+from totalorder.subscriber.clients import Client
 
 Floats = npt.NDArray[np.float64]
 VALUE_BYTES = 200
@@ -174,8 +175,8 @@ class Receiver(Worker):
         return rows
 
 
-def receive_copies(pipe: Connection, servers: str, topics: Sequence[str], partitions: int = 1) -> None:
-    """Reads what a copying job wrote, as fast as a plain consumer can."""
+def receive_plain(pipe: Connection, servers: str, topics: Sequence[str], partitions: int = 1) -> None:
+    """Reads topics as fast as a plain consumer can."""
     from confluent_kafka import Consumer, TopicPartition
 
     settings = {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": "false"}
@@ -193,7 +194,9 @@ def receive_copies(pipe: Connection, servers: str, topics: Sequence[str], partit
     _note(pipe, values)
 
 
-def receive_ordered(pipe: Connection, servers: str, topics: Sequence[str], domain: str) -> None:
+def receive_ordered(
+    pipe: Connection, servers: str, topics: Sequence[str], domain: str, client: Client = "confluent"
+) -> None:
     """A subscriber of all topics as an application has it that takes what is there, like that consumer: it acknowledges
     that, positions are saved each second.
     """
@@ -202,7 +205,7 @@ def receive_ordered(pipe: Connection, servers: str, topics: Sequence[str], domai
         id="bench",
         domain=domain,
         bootstrap_servers=servers,
-        client="confluent",
+        client=client,
         start_timeout_s=90,
         save_interval_s=1,
     ) as subscriber:

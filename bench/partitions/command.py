@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.bench.job.command import delays_between
 from totalorder.bench.live.cluster import Cluster, copy_of
-from totalorder.bench.live.load import Receiver, Worker, publish_paced, receive_copies, receive_ordered
+from totalorder.bench.live.load import Receiver, Worker, publish_paced, receive_ordered, receive_plain
 from totalorder.bench.live.memory import memory_of
 from totalorder.bench.live.progress import BatchTimes
 from totalorder.bench.outcome import Outcome, Request, Say, Size, write_page
@@ -217,7 +217,7 @@ class _Turn:
         layout, servers = self._layout, self._cluster.servers
         if self._kind == "job":
             return Receiver(receive_ordered, servers, layout.topics, domain)
-        return Receiver(receive_copies, servers, [copy_of(topic) for topic in layout.topics], layout.each)
+        return Receiver(receive_plain, servers, [copy_of(topic) for topic in layout.topics], layout.each)
 
     def _phase(self, query: StreamingQuery, receiver: Receiver, rate: int, seconds: float) -> Phase:
         times = BatchTimes(query)

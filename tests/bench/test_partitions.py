@@ -14,7 +14,7 @@ from kafka import TopicPartition
 from waiting import wait_until
 
 from totalorder import kafka_clients
-from totalorder.bench.live.load import Receiver, Worker, _note, publish_paced, receive_copies
+from totalorder.bench.live.load import Receiver, Worker, _note, publish_paced, receive_plain
 from totalorder.bench.live.memory import Memory, descendants
 from totalorder.bench.live.progress import WHOLE, BatchTime
 from totalorder.bench.outcome import Size
@@ -139,7 +139,7 @@ def test_a_receiver_may_be_asked_again_and_ends_when_nobody_listens() -> None:
 
 def test_a_receiver_says_what_comes_on_any_partition(broker: LocalBroker, new_topic: Callable[..., str]) -> None:
     topics = [new_topic("copies", partitions=4), new_topic("copies", partitions=4)]
-    with Receiver(receive_copies, broker.bootstrap_servers, topics, 4) as receiver:
+    with Receiver(receive_plain, broker.bootstrap_servers, topics, 4) as receiver:
         with Worker(publish_paced, broker.bootstrap_servers, topics, 1_000, 0.08, 4) as publisher:
             assert publisher.ended(_BOUND_S)
         assert len(receiver.all_of(80, _BOUND_S)) == 80

@@ -31,6 +31,7 @@ _BENCHMARKS = {
     "figures": "The paper's figures, measured here.",
     "partitions": "Delay and memory of the job as event topics have more partitions, against a copy.",
     "subscriber": "A backlog through a Subscriber, beside the clients that it reads by.",
+    "start": "Delay of the first minute behind a start of everything, beside a plain consumer.",
     "order": "How often an event comes before the one that caused it, by how soon after it was published.",
 }
 _WRITING = ("bytes", "growth", "figures", "partitions", "order")
