@@ -132,7 +132,6 @@ class Identities:
 
         What is read and is not the present topic waits, as does what is not there; what is there is read from now on.
         """
-        self._ask_at = self._clock() + ASK_AGAIN_S
         for name in names:
             if name in self._ids and self._ids[name] != present.get(name):
                 self._suspend(name)
@@ -147,6 +146,9 @@ class Identities:
             if self._clock() - since >= CERTAIN_S:
                 self._forget(partition)
                 self._vanished.append(partition)
+        # Of topics that are read Kafka is asked behind each fetch: that must not put off what waits for others.
+        if all(at.topic in names for at in self._waiting):
+            self._ask_at = self._clock() + ASK_AGAIN_S
 
     def _admit(self, partition: Partition) -> None:
         offset, is_paused = self._waiting[partition], partition in self._paused

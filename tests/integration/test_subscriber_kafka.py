@@ -2,6 +2,7 @@
 
 import gc
 import random
+import time
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from typing import Any
@@ -283,6 +284,32 @@ def test_events_have_their_turn_however_many_answers_come(
                 assert rounds < 200, "answers come without an end, and no event"
                 transport.read(last.at, 0)
         assert records, "nothing came, and no event"
+    finally:
+        transport.close()
+
+
+def test_a_topic_is_read_however_often_something_comes_of_others(
+    broker: LocalBroker,
+    producer: KafkaProducer,
+    kafka_admin: KafkaAdminClient,
+    new_topic: NewTopic,
+    make_transport: MakeTransport,
+) -> None:
+    """Stamps come all the time, and after each of them Kafka is asked for topics' ids: so it must be for this one's."""
+    busy, topic = new_topic("busy"), new_topic("read")
+    (described,) = kafka_admin.describe_topics([topic])
+    publish(producer, topic, "it")
+    transport = make_transport(broker.bootstrap_servers, prompt=[busy])
+    transport.read(Partition(busy, 0), 0)
+    number, until_s, found = 0, time.monotonic() + 10, False
+    try:
+        while not found:
+            assert time.monotonic() < until_s, f"nothing came of it, while {number} records came of another"
+            producer.send(busy, value=b"%d" % number).get(10)
+            if (number := number + 1) == 10:
+                transport.read(Partition(topic, 0, str(described["topic_id"])), 0)
+                until_s = time.monotonic() + 10
+            found = any(record.topic == topic for record in transport.poll(0.2))
     finally:
         transport.close()
 

@@ -67,6 +67,22 @@ def test_nothing_is_read_before_its_id_is_known() -> None:
     assert asked.by_id.due == set()
 
 
+def test_what_waits_is_asked_for_however_often_others_are(asked: Asked) -> None:
+    """That a question for what came of others is on its way, or one follows the other, must not put it off."""
+    asked.by_id.read(OTHER, 0)
+    for _ in range(2):
+        assert asked.by_id.due == {"b"}
+        for _ in range(5):
+            asked.by_id.compare({"a"}, {"a": "1"})
+            assert asked.by_id.due == {"b"}
+        assert asked.told(a="1") == []
+        assert asked.by_id.due == set(), "not at once again"
+        for _ in range(3):
+            asked.now += ASK_AGAIN_S / 2
+            asked.by_id.compare({"a"}, {"a": "1"})
+    assert asked.by_id.due == {"b"}
+
+
 def test_a_topic_that_one_broker_does_not_know_is_read_on_when_another_one_does(asked: Asked) -> None:
     asked.reader.next[PLACE] = 8
     asked.by_id.pause(OLD)
