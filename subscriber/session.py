@@ -197,7 +197,6 @@ class Session:
         self._origin = Position(self._settings.domain, self._transport.topic_id(self._names.stamps), 0)
         check_place(self._settings.start, self._origin, now_ms=round(self._wall_clock() * 1000))
         ends = self._stamps_ends()
-        self._choosing.follow(choice)
         self._read_through(self._grants)
         self._positions = Positions(
             self._transport,

@@ -594,6 +594,30 @@ def test_topics_that_keys_name_have_no_pattern() -> None:
     assert world.kafka.end(Partition("d.control", 0)) == asked
 
 
+def test_a_subscriber_of_topics_that_keys_name_takes_no_pattern_later() -> None:
+    world = World(topic_by="key")
+    world.kafka.append(Partition("a", 0), key=b"JFK", value=b"", timestamp_ms=0)
+    world.tick(0)
+    subscriber = subscriber_of(world, None, topics=["JFK"])
+    asked = world.kafka.end(Partition("d.control", 0))
+    with pytest.raises(SettingsError, match="topic_by = 'key'"):
+        subscriber.subscribe(pattern="[ab]")
+    assert world.kafka.end(Partition("d.control", 0)) == asked
+
+
+def test_what_was_read_of_cuts_for_a_former_pattern_is_not_all_for_a_later_one() -> None:
+    world = begun()
+    subscriber = subscriber_of(world)
+    subscriber.subscribe(["c"])
+    admit(world, "d1")
+    for _ in range(70):
+        world.publish("c")
+        world.tick(0)
+    rest(subscriber)
+    subscriber.subscribe(pattern="d.*|c")
+    assert own(world)[-1].topics == ("c", "d1")
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
