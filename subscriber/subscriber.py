@@ -4,7 +4,8 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
@@ -92,6 +93,7 @@ class _Guard:
 
     def __init__(self) -> None:
         self.failure: Error | None = None
+        self._spared: Error | None = None
         self._one_call = threading.Lock()
         self._thread = 0
         self._process = os.getpid()
@@ -117,14 +119,26 @@ class _Guard:
             )
         self._thread = threading.get_ident()
 
+    @contextmanager
+    def sparing(self) -> Iterator[None]:
+        """Within a call, while nothing is touched: after a SettingsError the next one goes on."""
+        try:
+            yield
+        except SettingsError as error:
+            self._spared = error
+            raise
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        spared, self._spared = self._spared, None
         self._one_call.release()
-        if isinstance(error, Error) and not isinstance(error, _Misused):
+        if error is None or error is spared or isinstance(error, _Misused):
+            return
+        if isinstance(error, Error):
             self.failure = error
             LOG.error("a Subscriber has stopped: %s", error)
-        elif error is not None and not isinstance(error, _Misused):
+        else:
             # Records that had come, or half of an acknowledgement, may be nowhere now.
             self.failure = _Interrupted(
                 f"a call was interrupted by {type(error).__name__}, and what was under way in it is not known",
@@ -452,7 +466,7 @@ class Subscriber(Generic[Handed]):
                 remedy="Write the loop: for event in subscriber, and ack(event, within=connection) in each transaction",
             )
         if plan.park is not None:
-            with self._guard:
+            with self._guard, self._guard.sparing():
                 self._parking.open(plan.park, self._session.may_read)
 
     def _park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
@@ -475,12 +489,15 @@ class Subscriber(Generic[Handed]):
         """Changes the set of topics at one position of the order; returns once that is granted.
 
         Events of the old set before that position are delivered first, then those of the new set behind it. Named
-        topics end the following of a pattern, and a pattern takes the place of names.
+        topics end the following of a pattern, and a pattern takes the place of names. After a SettingsError, as for a
+        pattern that nothing fits, the subscription goes on as it was.
         """
         choice = _choice(topics, pattern, stores=self._session.stored is not None)
         self._check()
         with self._guard:
-            self._session.change(choice)
+            with self._guard.sparing():
+                chosen = self._session.choose(choice)
+            self._session.change(chosen)
             self._warn_of_unseen()
 
     def _warn_of_unseen(self) -> None:

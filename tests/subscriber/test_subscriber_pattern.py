@@ -531,6 +531,27 @@ def test_a_pattern_that_nothing_fits_is_refused_before_anything_is_asked() -> No
     assert Partition("d.control", 0) not in world.kafka.logs
 
 
+@pytest.mark.parametrize("before", [{"pattern": None, "topics": ["a"]}, {"pattern": "a|d.*"}])
+def test_a_later_pattern_that_nothing_fits_leaves_the_subscription_as_it_was(before: dict[str, Any]) -> None:
+    world = begun()
+    subscriber = subscriber_of(world, **before)
+    with pytest.raises(SettingsError, match="no topic that domain 'd' reads so far fits the pattern 'x'"):
+        subscriber.subscribe(pattern="x")
+    with pytest.raises(SettingsError, match="is no regular expression"):
+        subscriber.subscribe(pattern="(")
+    assert len(own(world)) == 1
+    admit(world, "x")
+    admit(world, "d1")
+    world.publish("a")
+    world.publish("c")
+    fitting = ("a", "d1") if before["pattern"] else ("a",)
+    got = until(subscriber, lambda: world.now > 20 and subscriber.topics == fitting)
+    assert [event.topic for event in got + rest(subscriber)] == ["a"]
+    assert own(world)[-1].topics == fitting
+    subscriber.subscribe(pattern="x|a")
+    assert own(world)[-1].topics == ("a", "x")
+
+
 def test_a_domain_that_has_made_no_batch_is_waited_for() -> None:
     world = World()
     with pytest.raises(SequencerUnavailable, match=r"d\.cuts has no record that names all topics: it comes with"):
