@@ -137,7 +137,8 @@ class _Guard:
             return
         if isinstance(error, Error):
             self.failure = error
-            LOG.error("a Subscriber has stopped: %s", error)
+            if LOG.hasHandlers():  # else Python would print it on stderr, beside the error itself
+                LOG.error("a Subscriber has stopped: %s", error)
         else:
             # Records that had come, or half of an acknowledgement, may be nowhere now.
             self.failure = _Interrupted(
