@@ -193,8 +193,8 @@ def _check_lasts(transport: "Transport", topic: str) -> None:
     cleanup = transport.cleanup(topic)
     if cleanup is not None and "compact" not in cleanup:
         raise Error(
-            f"{topic} has no parked events: it is not compacted (cleanup.policy={','.join(sorted(cleanup))}), and run() "
-            "parks on no such topic",
+            f"{topic} has no parked events: it is not compacted (cleanup.policy={','.join(sorted(cleanup))}), and "
+            "run() parks on no such topic",
             remedy="Give the one that run() was given as `park`",
         )
 
