@@ -43,7 +43,7 @@ from totalorder.subscriber.start import Start, check_start
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import warn_of_unseen
-from totalorder.subscriber.watch import Changed, Granted, Hold, News, Stalled
+from totalorder.subscriber.watch import Changed, Granted, Hold, News, Stalled, named
 
 T = TypeVar("T")
 _ITERATE_S = 0.5
@@ -214,6 +214,8 @@ class Subscriber(Generic[Handed]):
     an error the subscriber is of no more use; a new one goes on after what was acknowledged.
     """
 
+    _begun = False
+
     def __init__(
         self,
         topics: Iterable[str] | None = None,
@@ -298,6 +300,23 @@ class Subscriber(Generic[Handed]):
         except BaseException:
             self._session.close(save=False)
             raise
+        self._begun = True
+
+    def __repr__(self) -> str:
+        return self._shown("Subscriber", stopped=self._begun and self._stopped)
+
+    def _shown(self, kind: str, *, stopped: bool) -> str:
+        """On one line, at any time; no settings, which have secrets among them."""
+        if not self._begun:
+            return f"<{kind}: not begun>"
+        failure, session = self._guard.failure, self._session
+        states = [f"at g {session.machine.g}"]
+        states += ["paused"] if session.held else []
+        states += ["finished"] if self.finished else []
+        states += ["stopped"] if stopped else []
+        states += [f"ended by {type(failure).__name__.lstrip('_')}"] if failure is not None else []
+        states += ["closed"] if self._closed else []
+        return f"<{kind} {self._id!r} of domain {self._domain!r}, {named(self.topics)}: {', '.join(states)}>"
 
     # --- events -------------------------------------------------------------------------------------------------------
 
