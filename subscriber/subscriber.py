@@ -455,7 +455,8 @@ class Subscriber(Generic[Handed]):
     ) -> None:
         """Gives each event to `handler`, and acknowledges it when that returns; until `stop`, or the subscription ends.
 
-        In the main thread SIGTERM and SIGINT end it after the event at hand; a second one does what it did before.
+        In the main thread SIGTERM and SIGINT end it after the event at hand, which the log names where there is one; a
+        second signal does what it did before.
         `signals=False` leaves them alone. A handler that fails, with any Exception, is given the same event again as
         `retry` says; nothing else is delivered meanwhile, and the lease is renewed. Attempts are counted within the
         process. When they are used up, or without `retry`, that raises HandlerFailed; or, where `park` names a Kafka
