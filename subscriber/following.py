@@ -41,7 +41,7 @@ class Following:
             headers = headers_of(record)
             if is_key_cut(headers):
                 found = CutsAssembler(domain=self._domain).add(record.value, headers)
-                topics = {source.kafka_topic for cut in found for source in cut.sources}
+                topics = {source.kafka_topic for cut in found for source in cut.sources} - self._retired
                 self.knows = True
                 self.moved |= not topics <= self._named
                 self._named |= topics
@@ -49,7 +49,9 @@ class Following:
     def note(self, answer: Answer) -> None:
         """The next answer on grants."""
         if isinstance(answer, Retired):
-            self._retired.add(KafkaTopic(answer.topic, answer.topic_id))
+            topic = KafkaTopic(answer.topic, answer.topic_id)
+            self._retired.add(topic)
+            self._named.discard(topic)
         elif isinstance(answer, Grant):
             self._topic_by = answer.topic_by
 
@@ -67,7 +69,7 @@ class Following:
 
         What was retired is left out, unless there is another one of its name, or nothing else to hold.
         """
-        there = {topic.name for topic in self._named - self._retired} - self._own
+        there = {topic.name for topic in self._named} - self._own
         gone = {topic.name for topic in self._retired} - there
         chosen = {name for name in {*there, *held} - gone if choice.selects(name)}
         if not chosen and held:

@@ -253,6 +253,28 @@ def test_a_topic_that_is_gone_leaves_with_the_next_change() -> None:
     assert subscriber.topics == ("a", "b", "d2")
 
 
+def test_a_topic_that_came_and_went_leaves_little_behind() -> None:
+    world = begun()
+    subscriber = subscriber_of(world)
+    for number in range(3):
+        name = f"d{number}"
+        admit(world, name)
+        world.publish("c")
+        until(subscriber, lambda name=name: name in subscriber.topics)  # type: ignore[misc]
+        for _ in range(100):
+            world.publish(name)
+        take(subscriber, 100)
+        world.sequencer.retire()
+        world.kafka.delete(name)
+        world.sequencer.retire()
+    world.publish("a")
+    take(subscriber, 1)
+    machine = subscriber._session.machine
+    assert machine._sets._joins == {}
+    assert sum(owed._table.nbytes for owed in machine._events.owed) == 0
+    assert {topic.name for topic in subscriber._session._choosing._following._named} == {"a", "b", "c", "d.control"}
+
+
 def test_it_may_begin_in_the_past() -> None:
     """All that fits by now comes from there on, whenever it came; and cuts go on to be read meanwhile."""
     world = World()
