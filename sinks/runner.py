@@ -29,7 +29,7 @@ from totalorder.sinks.tables import LineageTables, Stopped
 from totalorder.sinks.writer import LineageWriter, Written
 from totalorder.slow import while_long
 from totalorder.streaming.checkpoint import CheckpointLock
-from totalorder.streaming.failures import error_from, explained, is_no_room
+from totalorder.streaming.failures import error_from, explained, is_no_room, say_trace
 from totalorder.streaming.patience import OUTAGE_S, borne
 from totalorder.streaming.preflight import TopicFacts
 from totalorder.streaming.service import configure_logging, end_process, listen
@@ -236,6 +236,7 @@ class Lineage:
         except (Py4JError, OSError) as error:
             raise self._told(error) from error
         if text:
+            say_trace(self._log, text)
             raise self._watchdog.verdict or error_from(text, _disks(self.settings))
 
     # --- for its watch ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -110,6 +111,14 @@ def error_from(message: str, disks: Iterable[str] = ()) -> Error:
     if _NO_BROKER.search(message):
         return BrokerUnavailable(f"the Kafka brokers stopped answering: {first}", remedy="Start the job again")
     return Error(f"the Spark query failed: {first}", remedy="The log has the whole trace; starting again is safe")
+
+
+def say_trace(log: Any, message: str) -> None:
+    """Logs the whole of what Spark said of a query that failed, where that is no error of ours: Spark itself, whose log
+    would have all of ours too, is silent about it.
+    """
+    if _LINE.search(message) is None:
+        log.error("spark failed", trace=message.partition("=== Streaming Query ===")[0])
 
 
 def is_no_room(error: BaseException) -> bool:

@@ -35,7 +35,7 @@ from totalorder.streaming.checkpoint import (
     settle,
 )
 from totalorder.streaming.claims import FirstClaim
-from totalorder.streaming.failures import error_from, explained, is_passing, text_of, words_of
+from totalorder.streaming.failures import error_from, explained, is_passing, say_trace, text_of, words_of
 from totalorder.streaming.handover import Handover
 from totalorder.streaming.patience import BrokerWatch, Patience, borne
 from totalorder.streaming.preflight import Facts, TopicFacts
@@ -411,7 +411,8 @@ class Sequencer:
                 await_worker(self._session(), query)
             self._ready = True
             topics = sorted(self._record.event_topics)
-            self._log.info(READY, topics=topics, checkpoint=self.settings.checkpoint_dir)
+            word = "the first batch takes Spark some seconds more, and a busy machine a minute"
+            self._log.info(READY, topics=topics, checkpoint=self.settings.checkpoint_dir, then=word)
         return self._ready
 
     def _is_first_trigger_over(self, query: StreamingQuery) -> bool:
@@ -483,8 +484,7 @@ class Sequencer:
             self._log.warning("starting the query again", reason=error.what, gives_up_in_s=left_s)
             self._stopping.wait(_REVIVAL_PAUSE_S)
             return
-        if type(error) is Error:
-            self._log.error("spark failed", trace=text.partition("=== Streaming Query ===")[0])
+        say_trace(self._log, text)
         raise error
 
     def _take_stock(self) -> None:

@@ -78,6 +78,12 @@ class AsyncSubscriber(Generic[Handed]):
         self._kept: deque[EventBatch[Handed]] = deque()
         """What was taken, and not asked for yet."""
 
+    def __repr__(self) -> str:
+        subscriber: Subscriber[Handed] | None = getattr(self, "_subscriber", None)
+        if subscriber is None:
+            return "<AsyncSubscriber: not started>"
+        return subscriber._shown("AsyncSubscriber", stopped=self.stopped)
+
     # --- begin and end ------------------------------------------------------------------------------------------------
 
     async def start(self) -> Self:

@@ -113,6 +113,7 @@ class Beginning:
                 if source not in read:
                     sources[source] = int(rows.offset[at][0])
                     read.add(source)
+        anew = self.log.anew
         return Progress(
             generation=grant.generation,
             switched_g=after,
@@ -122,9 +123,7 @@ class Beginning:
             pending=(),
             sources=sources,
             stamps={
-                number: replace(mark, offset=self.log.begins[number], batch=self.log.passed.get(number, mark.batch))
-                if number in self.log.read_anew
-                else mark
+                number: replace(mark, offset=self.log.begins[number], batch=anew[number]) if number in anew else mark
                 for number, mark in marks.items()
             },
             stamps_partitions=grant.stamps_partitions,

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from totalorder.sequencer.control import Answer, Grant, Retired
+from totalorder.errors import SettingsError
+from totalorder.sequencer.control import Answer, Grant
 from totalorder.sequencer.cuts import KEY_EVERY
 from totalorder.subscriber.following import Following
 from totalorder.subscriber.reading.choice import Choice
@@ -18,48 +19,51 @@ class Choosing:
     def __init__(
         self, transport: Transport, domain: str, *, clock: Callable[[], float], wait: Callable[[str], None]
     ) -> None:
-        self._transport, self._domain, self._clock, self._wait = transport, domain, clock, wait
-        self._following: Following | None = None
-        """What is followed where a pattern chooses the topics."""
-        self._retired: list[Retired] = []
-        """For a pattern that is followed later."""
+        self._transport, self._clock, self._wait = transport, clock, wait
+        self._following = Following(domain)
+        self._choice: Choice | None = None
+        """By a pattern, where one chooses the topics."""
         self._due_at = 0.0
 
     @property
     def pattern(self) -> str | None:
         """What chooses the topics, where they are not named."""
-        return None if self._following is None else self._following.choice.pattern
+        return None if self._choice is None else self._choice.pattern
 
     def may_read(self, topic: str) -> bool:
         """Whether the pattern chooses a topic, when it comes."""
-        return self._following is not None and self._following.choice.selects(topic)
-
-    def follow(self, choice: Choice) -> None:
-        """From now on all is noted that a pattern has to know."""
-        if choice.pattern is not None and self._following is None:
-            self._following = Following(self._domain, choice)
-            for answer in self._retired:
-                self._following.note(answer)
+        return self._choice is not None and self._choice.selects(topic)
 
     def chosen(self, choice: Choice, held: tuple[str, ...]) -> tuple[str, ...]:
-        """The set to ask for, of one that holds these; for a pattern cuts are read to their end. See Following."""
+        """The set to ask for, of one that holds these; for a pattern cuts are read to their end.
+
+        A pattern that Following refuses leaves what is chosen as it was.
+        """
         if choice.pattern is None:
-            if self._following is not None:
-                self._transport.stop(self._following.cuts)
-                self._following = None
+            self._let_go()
             return tuple(sorted(choice.topics))
-        self.follow(choice)
-        assert self._following is not None
-        self._following.choice, self._following.moved = choice, True
-        if not self._following.knows:
+        self._following.check_by_topic()
+        if self._choice is None or not self._following.knows:
             self._read_cuts(self._following, is_held=bool(held))
-        return self._following.wanted([name for name in held if choice.selects(name)])
+        try:
+            wanted = self._following.wanted(choice, [name for name in held if choice.selects(name)])
+        except SettingsError:
+            if self._choice is None:
+                self._let_go()
+            raise
+        self._choice, self._following.moved = choice, True
+        return wanted
+
+    def _let_go(self) -> None:
+        """Cuts are read no longer."""
+        self._transport.stop(self._following.cuts)
+        self._choice = None
 
     def _read_cuts(self, following: Following, *, is_held: bool) -> None:
         """From the newest one on that names all topics, through the present end, and on. Where none does yet, or by
         now, it is waited for; but who holds topics goes on with them, and learns of others when one comes.
         """
-        at, count = following.cuts, KEY_EVERY
+        at, count, following.knows = following.cuts, KEY_EVERY, False
         begin, end = (of([at])[at] for of in (self._transport.beginning_offsets, self._transport.end_offsets))
         self._transport.read(at, max(begin, end - count))
         while not following.knows or self._transport.position(at) < end:
@@ -76,26 +80,24 @@ class Choosing:
     def due(self, held: tuple[str, ...]) -> tuple[str, ...] | None:
         """The set to ask for now, where a pattern stands for another one than that."""
         following, now = self._following, self._clock()
-        if following is None or not following.moved or now < self._due_at:
+        if self._choice is None or not following.moved or now < self._due_at:
             return None
         self._due_at = now + _EACH_S
-        wanted = following.wanted(held)
+        wanted = following.wanted(self._choice, held)
         following.moved = wanted != held
         return wanted if following.moved else None
 
     def take(self, records: list[Record]) -> None:
         """The next records of cuts."""
-        if self._following is not None:
-            self._following.take(records)
+        self._following.take(records)
 
     def note(self, answer: Answer) -> None:
         """The next answer on grants."""
-        if isinstance(answer, Retired):
-            self._retired.append(answer)
-        if self._following is not None:
-            self._following.note(answer)
+        self._following.note(answer)
+        if self._choice is not None:
+            self._following.check_by_topic()
 
     def say_joined(self, grant: Grant) -> None:
         """See Following."""
-        if self._following is not None:
+        if self._choice is not None:
             self._following.say_joined(grant)

@@ -17,7 +17,7 @@ from totalorder.subscriber.seeing import Seeing
 from totalorder.subscriber.start import Start, Until, check_start, check_until
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import Unread
-from totalorder.subscriber.watch import Wait, Watch
+from totalorder.subscriber.watch import Wait, Watch, named
 
 _ITERATE_S = 0.5
 
@@ -56,6 +56,8 @@ class Reader(Generic[Handed]):
     BrokerUnavailable. After an error it is of no more use; a new one goes on from what was stored.
     """
 
+    _begun = False
+
     def __init__(
         self,
         topics: Iterable[str] | None = None,
@@ -82,9 +84,10 @@ class Reader(Generic[Handed]):
         check_seconds("stalled_after_s", stalled_after_s)
         check_start(start, "earliest", "now")
         check_until(until)
+        choice = checked_choice("a Reader", topics, pattern)
         settings = ReaderSettings(
             domain=domain,
-            choice=checked_choice("a Reader", topics, pattern),
+            choice=choice,
             start=start,
             until=until,
             skips_lost=on_lost == "skip",
@@ -95,7 +98,7 @@ class Reader(Generic[Handed]):
             transport = transport_of(client)(
                 bootstrap_servers, kafka, prompt=own, outage_timeout_s=outage_timeout_s, max_poll_records=max_buffered
             )
-        self._clock = clock
+        self._clock, self._domain, self._choice = clock, domain, choice
         self._failure: Error | None = None
         self._stopped = self._closed = False
         self._transport, self._unread = transport, Unread(transport)
@@ -107,6 +110,19 @@ class Reader(Generic[Handed]):
         except BaseException:
             self._session.close()
             raise
+        self._begun = True
+
+    def __repr__(self) -> str:
+        if not self._begun:
+            return "<Reader: not begun>"
+        failure, choice = self._failure, self._choice
+        states = [f"at g {self.position.g}"]
+        states += ["finished"] if self.finished else []
+        states += ["stopped"] if self._stopped else []
+        states += [f"ended by {type(failure).__name__}"] if failure is not None else []
+        states += ["closed"] if self._closed else []
+        chosen = named(tuple(sorted(choice.topics))) if choice.pattern is None else f"pattern {choice.pattern!r}"
+        return f"<Reader of domain {self._domain!r}, {chosen}: {', '.join(states)}>"
 
     def poll(self, timeout_s: float = 0.0) -> Handed | None:
         """The next event, or None when there is none within `timeout_s`, or all was read. A Lost comes with

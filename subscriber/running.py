@@ -23,9 +23,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 def run(subscriber: "Subscriber[Handed]", handler: Callable[[Handed], object], plan: Plan, *, signals: bool) -> None:
     """See Subscriber.run."""
     subscriber._begin_run(plan)
-    with _ended_by_signals(subscriber.stop if signals else None):
+    hand: list[Event | Lost] = []
+    with _ended_by_signals(subscriber.stop if signals else None, hand):
         for event in subscriber:
-            with _at_hand(subscriber, event) as done:
+            with _at_hand(subscriber, event, hand) as done:
                 if not _handled(subscriber, event, handler, plan):
                     return
                 subscriber.ack(event)
@@ -58,9 +59,10 @@ async def run_async(
 ) -> None:
     """See AsyncSubscriber.run."""
     await subscriber._begin_run(plan)
-    with _ended_by_signals(subscriber.stop if signals else None):
+    hand: list[Event | Lost] = []
+    with _ended_by_signals(subscriber.stop if signals else None, hand):
         async for event in subscriber:
-            with _at_hand(subscriber, event) as done:
+            with _at_hand(subscriber, event, hand) as done:
                 if not await _handled_async(subscriber, event, handler, plan):
                     return
                 await subscriber.ack(event)
@@ -125,19 +127,21 @@ def _require_awaitable(given: object) -> None:
 
 
 @contextmanager
-def _at_hand(subscriber: "Subscriber[Any] | AsyncSubscriber[Any]", event: Event | Lost) -> Iterator[Callable[[], None]]:
-    """The event is with the handler, until what this gives is called."""
-    open_ = [event]
+def _at_hand(
+    subscriber: "Subscriber[Any] | AsyncSubscriber[Any]", event: Event | Lost, hand: list[Event | Lost]
+) -> Iterator[Callable[[], None]]:
+    """The event is in this hand, with the handler or its acknowledgement, until what this gives is called."""
+    hand.append(event)
     try:
-        yield open_.clear
+        yield hand.clear
     finally:
-        for left in open_:
+        for left in hand:
             subscriber._leave(left)
 
 
 @contextmanager
-def _ended_by_signals(stop: Callable[[], None] | None) -> Iterator[None]:
-    """The first SIGTERM or SIGINT calls `stop`, and leaves the next one to what had them before.
+def _ended_by_signals(stop: Callable[[], None] | None, hand: list[Event | Lost]) -> Iterator[None]:
+    """The first SIGTERM or SIGINT calls `stop`, says what is at hand, and leaves the next one to what had them before.
 
     Python lets the main thread alone have handlers; what is ignored stays so.
     """
@@ -147,10 +151,16 @@ def _ended_by_signals(stop: Callable[[], None] | None) -> Iterator[None]:
         while former:
             signal.signal(*former.popitem())
 
-    def heard(*_: object) -> None:
+    def heard(number: int, _: object) -> None:
         give_back()
         if stop is not None:
             stop()
+        for event in hand:
+            _LOG.warning(
+                "%s: run() ends when %s is handled and acknowledged; a second signal ends it at once",
+                signal.Signals(number).name,
+                place(event),
+            )
 
     if stop is not None and threading.current_thread() is threading.main_thread():
         for number in _SIGNALS:

@@ -197,7 +197,6 @@ class Session:
         self._origin = Position(self._settings.domain, self._transport.topic_id(self._names.stamps), 0)
         check_place(self._settings.start, self._origin, now_ms=round(self._wall_clock() * 1000))
         ends = self._stamps_ends()
-        self._choosing.follow(choice)
         self._read_through(self._grants)
         self._positions = Positions(
             self._transport,
@@ -336,14 +335,18 @@ class Session:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def change(self, choice: Choice) -> None:
-        """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
+    def choose(self, choice: Choice) -> tuple[str, ...]:
+        """The set to `change` to. SettingsError for a pattern that cannot be meant: then nothing was touched."""
         if self.ending or self.finished is not None:
             raise self.ended()
         self._deadline = self._clock() + self._settings.start_timeout_s
         assert self.grant is not None
         self._require_awake()
-        generation = self._subscribe(self._choosing.chosen(choice, self.grant.topics), self._stamps_ends())
+        return self._choosing.chosen(choice, self.grant.topics)
+
+    def change(self, topics: tuple[str, ...]) -> None:
+        """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
+        generation = self._subscribe(topics, self._stamps_ends())
         if self.generation != generation:
             # It came to its end while the answer was under way: nobody would hold what was granted.
             self._requests.withdraw(_TIMED_SEND_S)

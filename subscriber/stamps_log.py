@@ -40,10 +40,8 @@ class StampsLog:
         ends = transport.end_offsets(self._partitions)
         self.begins = {at.number: begins[at] for at in self._partitions}
         self.ends = {at.number: ends[at] for at in self._partitions}
-        self.read_anew = set[int]()
-        """Partitions of which `walk` found that their marks are misleading, and that were read from their beginning."""
-        self.passed = dict[int, int]()
-        """Behind which batch those are read on, of which the one that the mark says is gone."""
+        self.anew: Mapping[int, int] = {}
+        """See Batches, of the last walk."""
 
     # --- where something begins ---------------------------------------------------------------------------------------
 
@@ -150,6 +148,7 @@ class StampsLog:
             contradicts=lambda what: Contradiction(f"the stamps of domain {self._domain!r}: {what}"),
             max_waiting=_MOST_WAITING,
         )
+        self.anew = batches.anew
         reading: dict[int, StampsAssembler] = {}
         self._carry_out(effects, reading)
         while reading:
@@ -167,8 +166,6 @@ class StampsLog:
                                 batches.stop()
                         batches.regulate(0)
                         moved |= self._carry_out(effects, reading)
-            self.read_anew |= moved
-            self.passed |= batches.passed
             for number in [number for number in reading if not through_batch and self._is_through(number)]:
                 self._transport.stop(Partition(self._topic, number))
                 del reading[number]

@@ -4,7 +4,8 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
@@ -42,7 +43,7 @@ from totalorder.subscriber.start import Start, check_start
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import warn_of_unseen
-from totalorder.subscriber.watch import Changed, Granted, Hold, News, Stalled
+from totalorder.subscriber.watch import Changed, Granted, Hold, News, Stalled, named
 
 T = TypeVar("T")
 _ITERATE_S = 0.5
@@ -92,6 +93,7 @@ class _Guard:
 
     def __init__(self) -> None:
         self.failure: Error | None = None
+        self._spared: Error | None = None
         self._one_call = threading.Lock()
         self._thread = 0
         self._process = os.getpid()
@@ -117,14 +119,27 @@ class _Guard:
             )
         self._thread = threading.get_ident()
 
+    @contextmanager
+    def sparing(self) -> Iterator[None]:
+        """Within a call, while nothing is touched: after a SettingsError the next one goes on."""
+        try:
+            yield
+        except SettingsError as error:
+            self._spared = error
+            raise
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        spared, self._spared = self._spared, None
         self._one_call.release()
-        if isinstance(error, Error) and not isinstance(error, _Misused):
+        if error is None or error is spared or isinstance(error, _Misused):
+            return
+        if isinstance(error, Error):
             self.failure = error
-            LOG.error("a Subscriber has stopped: %s", error)
-        elif error is not None and not isinstance(error, _Misused):
+            if LOG.hasHandlers():  # else Python would print it on stderr, beside the error itself
+                LOG.error("a Subscriber has stopped: %s", error)
+        else:
             # Records that had come, or half of an acknowledgement, may be nowhere now.
             self.failure = _Interrupted(
                 f"a call was interrupted by {type(error).__name__}, and what was under way in it is not known",
@@ -198,6 +213,8 @@ class Subscriber(Generic[Handed]):
     SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker for `outage_timeout_s`). After
     an error the subscriber is of no more use; a new one goes on after what was acknowledged.
     """
+
+    _begun = False
 
     def __init__(
         self,
@@ -283,6 +300,23 @@ class Subscriber(Generic[Handed]):
         except BaseException:
             self._session.close(save=False)
             raise
+        self._begun = True
+
+    def __repr__(self) -> str:
+        return self._shown("Subscriber", stopped=self._begun and self._stopped)
+
+    def _shown(self, kind: str, *, stopped: bool) -> str:
+        """On one line, at any time; no settings, which have secrets among them."""
+        if not self._begun:
+            return f"<{kind}: not begun>"
+        failure, session = self._guard.failure, self._session
+        states = [f"at g {session.machine.g}"]
+        states += ["paused"] if session.held else []
+        states += ["finished"] if self.finished else []
+        states += ["stopped"] if stopped else []
+        states += [f"ended by {type(failure).__name__.lstrip('_')}"] if failure is not None else []
+        states += ["closed"] if self._closed else []
+        return f"<{kind} {self._id!r} of domain {self._domain!r}, {named(self.topics)}: {', '.join(states)}>"
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -421,7 +455,8 @@ class Subscriber(Generic[Handed]):
     ) -> None:
         """Gives each event to `handler`, and acknowledges it when that returns; until `stop`, or the subscription ends.
 
-        In the main thread SIGTERM and SIGINT end it after the event at hand; a second one does what it did before.
+        In the main thread SIGTERM and SIGINT end it after the event at hand, which the log names where there is one; a
+        second signal does what it did before.
         `signals=False` leaves them alone. A handler that fails, with any Exception, is given the same event again as
         `retry` says; nothing else is delivered meanwhile, and the lease is renewed. Attempts are counted within the
         process. When they are used up, or without `retry`, that raises HandlerFailed; or, where `park` names a Kafka
@@ -452,7 +487,7 @@ class Subscriber(Generic[Handed]):
                 remedy="Write the loop: for event in subscriber, and ack(event, within=connection) in each transaction",
             )
         if plan.park is not None:
-            with self._guard:
+            with self._guard, self._guard.sparing():
                 self._parking.open(plan.park, self._session.may_read)
 
     def _park(self, event: Event | Lost, error: Exception, attempts: int) -> str:
@@ -475,12 +510,15 @@ class Subscriber(Generic[Handed]):
         """Changes the set of topics at one position of the order; returns once that is granted.
 
         Events of the old set before that position are delivered first, then those of the new set behind it. Named
-        topics end the following of a pattern, and a pattern takes the place of names.
+        topics end the following of a pattern, and a pattern takes the place of names. After a SettingsError, as for a
+        pattern that nothing fits, the subscription goes on as it was.
         """
         choice = _choice(topics, pattern, stores=self._session.stored is not None)
         self._check()
         with self._guard:
-            self._session.change(choice)
+            with self._guard.sparing():
+                chosen = self._session.choose(choice)
+            self._session.change(chosen)
             self._warn_of_unseen()
 
     def _warn_of_unseen(self) -> None:

@@ -108,12 +108,12 @@ class Watch:
     def granted(self, g: int, topics: tuple[str, ...], generation: int, former: int) -> list[Word]:
         """A request of this process took effect; `former` is the generation of another process before, or 0."""
         over = f", after generation {former} of another process" if former else ""
-        text = f"granted to {self._who} at g {g}: {_named(topics)} (generation {generation}{over})"
+        text = f"granted to {self._who} at g {g}: {named(topics)} (generation {generation}{over})"
         return [Word(level=logging.INFO, text=text, news=Granted(g=g, topics=topics, generation=generation))]
 
     def changed(self, g: int, topics: tuple[str, ...]) -> list[Word]:
         """Another set holds for what is handed out next."""
-        text = f"{self._who} goes on behind g {g} with {_named(topics)}"
+        text = f"{self._who} goes on behind g {g} with {named(topics)}"
         return [Word(level=logging.INFO, text=text, news=Changed(g=g, topics=topics))]
 
     def stamped(self, incarnation: int) -> list[Word]:
@@ -227,7 +227,7 @@ class Watch:
         return f"{'a reader' if self._id is None else f'subscriber {self._id!r}'} of domain {self._domain!r}"
 
 
-def _named(topics: tuple[str, ...]) -> str:
+def named(topics: tuple[str, ...]) -> str:
     """Of many a few."""
     more = f" and {len(topics) - _MOST_NAMED} more" if len(topics) > _MOST_NAMED else ""
     return "topics " + (", ".join(topics[:_MOST_NAMED]) or "none") + more

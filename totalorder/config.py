@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -167,10 +167,11 @@ class Settings(BaseSettings):
 
     @field_validator("topics", "topic_order")
     @classmethod
-    def _topic_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _topic_names(cls, value: tuple[str, ...], field: ValidationInfo) -> tuple[str, ...]:
+        hint = "; patterns are for topic_pattern" if field.field_name == "topics" else ""
         for name in value:
             if not _TOPIC.fullmatch(name) or name in (".", ".."):
-                raise ValueError(f"{name!r} is not the name of a Kafka topic; patterns are for topic_pattern")
+                raise ValueError(f"{name!r} is not the name of a Kafka topic{hint}")
         if len(set(value)) < len(value):
             raise ValueError("a topic stands twice")
         return value

@@ -7,10 +7,10 @@ Its state is in memory, so it begins at the earliest event that Kafka has, each 
 caught up with what was there when it started. Keys name the goods, values are JSON: {"number": 5}.
 """
 
+import argparse
 import asyncio
 import json
 import signal
-import sys
 
 import totalorder as to
 
@@ -43,4 +43,7 @@ async def main(port: str, servers: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    given = argparse.ArgumentParser()
+    for name in ("port", "servers"):
+        given.add_argument(name)
+    asyncio.run(main(**vars(given.parse_args())))

@@ -6,10 +6,10 @@ Events of the topic payments are JSON: {"account": "ann", "amount": 5}. The bala
 written in one transaction, so both are there or neither is.
 """
 
+import argparse
 import json
 import signal
 import sqlite3
-import sys
 
 import totalorder as to
 
@@ -36,4 +36,7 @@ def main(path: str, servers: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given = argparse.ArgumentParser()
+    for name in ("path", "servers"):
+        given.add_argument(name)
+    main(**vars(given.parse_args()))

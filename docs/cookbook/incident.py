@@ -7,9 +7,9 @@ Each event behind the first and through the second comes as a line of JSON, with
 since the first. A Reader subscribes to nothing: no service notices, and the job need not run.
 """
 
+import argparse
 import collections
 import json
-import sys
 
 import totalorder as to
 
@@ -28,4 +28,7 @@ def main(begin: str, end: str, servers: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given = argparse.ArgumentParser()
+    for name in ("begin", "end", "servers"):
+        given.add_argument(name)
+    main(**vars(given.parse_args()))

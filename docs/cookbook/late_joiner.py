@@ -7,9 +7,9 @@ position together. The copy begins at that position, under an id of its own; onc
 behind that, however often it is killed.
 """
 
+import argparse
 import os
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -38,4 +38,7 @@ def main(source: str, name: str, path: str, servers: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given = argparse.ArgumentParser()
+    for name in ("source", "name", "path", "servers"):
+        given.add_argument(name)
+    main(**vars(given.parse_args()))

@@ -8,6 +8,7 @@ acknowledgement, rolls back what it had begun, and ends. The new one does that e
 version did it.
 """
 
+import argparse
 import signal
 import sqlite3
 import sys
@@ -38,4 +39,7 @@ def main(version: str, path: str, servers: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given = argparse.ArgumentParser()
+    for name in ("version", "path", "servers"):
+        given.add_argument(name)
+    main(**vars(given.parse_args()))

@@ -7,10 +7,10 @@ was published after its customer was acknowledged comes after it, so the foreign
 of orphans. Events are JSON: {"id": 1, "name": "Ann"} and {"id": 7, "customer": 1}.
 """
 
+import argparse
 import json
 import signal
 import sqlite3
-import sys
 
 import totalorder as to
 
@@ -42,4 +42,7 @@ def main(path: str, servers: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    given = argparse.ArgumentParser()
+    for name in ("path", "servers"):
+        given.add_argument(name)
+    main(**vars(given.parse_args()))

@@ -7,10 +7,10 @@ Where two topics write one key, the last one wins, and which is the last is the 
 fingerprint takes in every value in the order of its coming, so that replicas which agree on it had the same history.
 """
 
+import argparse
 import hashlib
 import signal
 import sqlite3
-import sys
 
 import totalorder as to
 
@@ -44,4 +44,7 @@ def follow(name: str, path: str, servers: str, start: to.Position | str) -> None
 
 
 if __name__ == "__main__":
-    follow(*sys.argv[1:], start="saved")
+    given = argparse.ArgumentParser()
+    for name in ("name", "path", "servers"):
+        given.add_argument(name)
+    follow(**vars(given.parse_args()), start="saved")

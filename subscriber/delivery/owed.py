@@ -5,6 +5,8 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 _LEAST = 16
+_EMPTY: Ints = np.empty((3, 0), dtype=np.int64)
+"""Of all that owe nothing: a partition that is read no longer keeps no room."""
 
 
 class Owed:
@@ -12,8 +14,10 @@ class Owed:
     places in one table.
     """
 
+    __slots__ = ("_acknowledged", "_delivered", "_end", "_table")
+
     def __init__(self) -> None:
-        self._table: Ints = np.empty((3, _LEAST), dtype=np.int64)
+        self._table = _EMPTY
         self._acknowledged = self._delivered = self._end = 0
 
     @property
@@ -71,6 +75,9 @@ class Owed:
     def acknowledge(self, count: int) -> None:
         """The oldest ones are acknowledged."""
         self._acknowledged += count
+        if self._acknowledged == self._end:
+            self._table = _EMPTY
+            self._acknowledged = self._delivered = self._end = 0
 
     def _make_room(self, count: int) -> None:
         if self._end + count <= self._table.shape[1]:

@@ -171,6 +171,8 @@ class Sets:
         joins = self._joins.get(topic)
         while joins and g > joins[0][0]:
             self._expected[topic] = joins.popleft()[1] + 1
+            if not joins:
+                del self._joins[topic]
 
     def _name(self, topics: Mapping[int, str]) -> None:
         self.names.update(topics)

@@ -45,7 +45,6 @@ class _Partition:
     rows: int = 0
     """Of the batches ahead."""
     paused: bool = False
-    rewound: bool = False
 
 
 class Batches:
@@ -75,8 +74,11 @@ class Batches:
         self.g = 0
         """Of the last batch that was given."""
         self._behind = max((mark.batch for mark in marks.values()), default=0)
-        self.passed: dict[int, int] = {}
-        """By stamps partition the batch behind which reading goes on, where marks said another one that is gone."""
+        self._marks = marks
+        self.anew: dict[int, int] = {}
+        """By stamps partition that is read from its beginning, since its mark is misleading, the batch behind which it
+        goes on: the mark's, or one that came where that is gone.
+        """
         self.names: dict[int, str] = {}
         """Of all chosen topics that were seen."""
         self._ids: dict[str, int] = {}
@@ -107,7 +109,7 @@ class Batches:
                 return
         except BatchesMissing:
             # What a replaced process of the job has written late may have misled the search for the place to begin.
-            if not part.rewound:
+            if part.number not in self.anew:
                 self._rewind(part)
             elif batch.g <= self._after:  # nothing that is wanted lies in it, or before
                 self._pass(part, batch)
@@ -118,7 +120,7 @@ class Batches:
         part.rows += len(batch.rows)
 
     def _rewind(self, part: _Partition) -> None:
-        part.rewound = True
+        self.anew[part.number] = self._marks[part.number].batch
         self._effects.append(ReadStamps(partition=part.number, offset=part.begin))
         part.paused = False
 
@@ -126,7 +128,7 @@ class Batches:
         """Reading goes on behind this batch, in all partitions."""
         assert part.chain is not None
         part.chain.go_on_behind(batch.batch, batch.digest)
-        self.passed[part.number] = batch.batch
+        self.anew[part.number] = batch.batch
         self._behind = max(self._behind, batch.batch)
 
     # --- out ----------------------------------------------------------------------------------------------------------

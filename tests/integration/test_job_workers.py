@@ -116,6 +116,7 @@ def test_a_killed_python_process_is_borne_and_the_order_goes_on(
             os.kill(pid, signal.SIGKILL)  # in whatever step of a batch it is
         until(job, 20)
         assert not set(processes()) & set(killed)
+    assert not [line for line in logs if "MicroBatchExecution" in line.get("line", "")], "it is told in one line"
     again = [line["event"] for line in logs].count(AGAIN)
     assert again == 1 or (again == 0 and processes is stamping_workers), "an idle worker is replaced without a word"
     record = DomainRecord.decode((tmp_path / "c" / RECORD).read_text(encoding="utf-8"), "here")

@@ -5,9 +5,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import structlog
+from structlog.testing import capture_logs
 
 from totalorder.errors import BrokerUnavailable, Error, EventsLost, LimitExceeded, StateError
-from totalorder.streaming.failures import WorkerFailure, error_from, is_passing, text_of, words_of
+from totalorder.streaming.failures import WorkerFailure, error_from, is_passing, say_trace, text_of, words_of
 
 SPARK = "[STREAM_FAILED] Query [id = x] terminated with exception: Job aborted\nTraceback:\n  File x\n{}\n\tat java\n"
 
@@ -36,6 +38,14 @@ def test_sparks_own_errors_become_ours(text: str, kind: type[Error]) -> None:
     found = error_from(SPARK.format(text))
     assert type(found) is kind
     assert "\n" not in str(found)
+
+
+def test_the_whole_trace_of_what_is_no_error_of_ours_is_logged() -> None:
+    ours, others = (SPARK.format(f"x: {what}") for what in (WorkerFailure(BrokerUnavailable("no broker")), "KeyError"))
+    with capture_logs() as logs:
+        say_trace(structlog.get_logger(), ours)
+        say_trace(structlog.get_logger(), f"{others}\n=== Streaming Query ===\na plan")
+    assert logs == [{"event": "spark failed", "log_level": "error", "trace": f"{others}\n"}]
 
 
 def test_an_empty_message() -> None:

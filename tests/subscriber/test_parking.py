@@ -141,6 +141,22 @@ def test_without_a_place_to_park_nothing_begins(face: Face) -> None:
     assert len(rest(world)) == 3
 
 
+def test_after_a_wrong_place_to_park_the_subscriber_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    world = world_to_park(3)
+    subscriber = world.subscriber("abc")
+    for park in ("nowhere", "a", "d.control", ""):
+        with pytest.raises(SettingsError):
+            subscriber.run(print, park=park, signals=False)
+    assert "has stopped" not in caplog.text
+    values = []
+    while (event := subscriber.poll(3)) is not None:
+        values.append(event.value)
+        subscriber.ack(event)
+    assert len(values) == 3
+    subscriber.close()
+    assert rest(world) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "said"),
     [

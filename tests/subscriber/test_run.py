@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from run_faces import BOUND_S, Face, rest, world_with
 from sim_receipts import receipts_of
+from waiting import wait_until
 
 from totalorder.errors import Error, Fenced, HandlerFailed, SettingsError
 from totalorder.subscriber import Event, Lost, Retry
@@ -158,6 +159,28 @@ def test_a_second_signal_does_what_it_did_before(face: Face) -> None:
     with pytest.raises((KeyboardInterrupt, asyncio.CancelledError)):
         face.run(world, handle, retry=Retry())
     assert [event.value for event in rest(world)] == [b"a1"]
+
+
+def test_a_signal_says_what_is_waited_for(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+    """As while an acknowledgement waits for a broker that is away: the handler's part is done then."""
+    world = world_with(2)
+    transport = world.transport()
+    send = transport.send
+
+    def slow(partition: Partition, *arguments: Any, **settings: Any) -> int:
+        if partition.topic == "d.positions" and seen == [b"a1"]:
+            seen.append(None)
+            os.kill(os.getpid(), signal.SIGTERM)
+            wait_until(lambda: "run() ends" in caplog.text, "the signal is heard")
+        return send(partition, *arguments, **settings)
+
+    transport.send = slow  # type: ignore[method-assign]
+    seen: list[bytes | None] = []
+    face.run(world, lambda _, event: seen.append(event.value), settings={"transport": transport})
+    assert [record.getMessage() for record in caplog.records if "run() ends" in record.getMessage()] == [
+        "SIGTERM: run() ends when a#1 (a[1]@0, g 2) is handled and acknowledged; a second signal ends it at once"
+    ]
+    assert [event.value for event in rest(world)] == [b"b2"]
 
 
 def test_signals_may_be_left_alone(face: Face) -> None:

@@ -253,6 +253,28 @@ def test_a_topic_that_is_gone_leaves_with_the_next_change() -> None:
     assert subscriber.topics == ("a", "b", "d2")
 
 
+def test_a_topic_that_came_and_went_leaves_little_behind() -> None:
+    world = begun()
+    subscriber = subscriber_of(world)
+    for number in range(3):
+        name = f"d{number}"
+        admit(world, name)
+        world.publish("c")
+        until(subscriber, lambda name=name: name in subscriber.topics)  # type: ignore[misc]
+        for _ in range(100):
+            world.publish(name)
+        take(subscriber, 100)
+        world.sequencer.retire()
+        world.kafka.delete(name)
+        world.sequencer.retire()
+    world.publish("a")
+    take(subscriber, 1)
+    machine = subscriber._session.machine
+    assert machine._sets._joins == {}
+    assert sum(owed._table.nbytes for owed in machine._events.owed) == 0
+    assert {topic.name for topic in subscriber._session._choosing._following._named} == {"a", "b", "c", "d.control"}
+
+
 def test_it_may_begin_in_the_past() -> None:
     """All that fits by now comes from there on, whenever it came; and cuts go on to be read meanwhile."""
     world = World()
@@ -531,6 +553,27 @@ def test_a_pattern_that_nothing_fits_is_refused_before_anything_is_asked() -> No
     assert Partition("d.control", 0) not in world.kafka.logs
 
 
+@pytest.mark.parametrize("before", [{"pattern": None, "topics": ["a"]}, {"pattern": "a|d.*"}])
+def test_a_later_pattern_that_nothing_fits_leaves_the_subscription_as_it_was(before: dict[str, Any]) -> None:
+    world = begun()
+    subscriber = subscriber_of(world, **before)
+    with pytest.raises(SettingsError, match="no topic that domain 'd' reads so far fits the pattern 'x'"):
+        subscriber.subscribe(pattern="x")
+    with pytest.raises(SettingsError, match="is no regular expression"):
+        subscriber.subscribe(pattern="(")
+    assert len(own(world)) == 1
+    admit(world, "x")
+    admit(world, "d1")
+    world.publish("a")
+    world.publish("c")
+    fitting = ("a", "d1") if before["pattern"] else ("a",)
+    got = until(subscriber, lambda: world.now > 20 and subscriber.topics == fitting)
+    assert [event.topic for event in got + rest(subscriber)] == ["a"]
+    assert own(world)[-1].topics == fitting
+    subscriber.subscribe(pattern="x|a")
+    assert own(world)[-1].topics == ("a", "x")
+
+
 def test_a_domain_that_has_made_no_batch_is_waited_for() -> None:
     world = World()
     with pytest.raises(SequencerUnavailable, match=r"d\.cuts has no record that names all topics: it comes with"):
@@ -592,6 +635,30 @@ def test_topics_that_keys_name_have_no_pattern() -> None:
     with pytest.raises(SettingsError, match="topic_by = 'key'"):
         subscriber_of(world, id="t")
     assert world.kafka.end(Partition("d.control", 0)) == asked
+
+
+def test_a_subscriber_of_topics_that_keys_name_takes_no_pattern_later() -> None:
+    world = World(topic_by="key")
+    world.kafka.append(Partition("a", 0), key=b"JFK", value=b"", timestamp_ms=0)
+    world.tick(0)
+    subscriber = subscriber_of(world, None, topics=["JFK"])
+    asked = world.kafka.end(Partition("d.control", 0))
+    with pytest.raises(SettingsError, match="topic_by = 'key'"):
+        subscriber.subscribe(pattern="[ab]")
+    assert world.kafka.end(Partition("d.control", 0)) == asked
+
+
+def test_what_was_read_of_cuts_for_a_former_pattern_is_not_all_for_a_later_one() -> None:
+    world = begun()
+    subscriber = subscriber_of(world)
+    subscriber.subscribe(["c"])
+    admit(world, "d1")
+    for _ in range(70):
+        world.publish("c")
+        world.tick(0)
+    rest(subscriber)
+    subscriber.subscribe(pattern="d.*|c")
+    assert own(world)[-1].topics == ("c", "d1")
 
 
 @pytest.mark.parametrize(

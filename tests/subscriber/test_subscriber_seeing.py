@@ -262,6 +262,20 @@ def test_who_is_fenced_says_so_in_the_log(caplog: pytest.LogCaptureFixture) -> N
     assert len(lines(caplog, logging.ERROR)) == 1
 
 
+def test_what_ends_it_is_not_printed_beside_the_error_where_no_log_is_set_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    world = World()
+    old = world.subscriber(["a", "never-seen"])
+    assert "never-seen" in capsys.readouterr().err  # Python prints warnings then
+    world.publish("a")
+    world.subscriber("a")
+    with pytest.raises(Fenced):
+        old.poll(5)
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("on_lost", ["fail", "skip"])
 def test_losses_are_in_the_log(on_lost: str, caplog: pytest.LogCaptureFixture) -> None:
     world = World()

@@ -19,6 +19,7 @@ PARKING = "billing.parked"
 def kafka() -> SimKafka:
     kafka = SimKafka()
     kafka.create(PARKING, 2)
+    kafka.policies[PARKING] = "compact"
     kafka.create("orders", 2)
     kafka.create("retry", 1)
     return kafka
@@ -142,17 +143,35 @@ def test_what_is_none_of_ours_is_told_and_passed_over(kafka: SimKafka, run: Run)
     assert run("drop", PARKING, "--all")[1].count("dropped") == 1
 
 
-def test_a_topic_of_other_records_is_told_in_a_few_lines(kafka: SimKafka, run: Run) -> None:
-    for number in range(2_500):
+@pytest.mark.parametrize("policy", ["compact", "compact,delete", ""])
+@pytest.mark.parametrize(("count", "told"), [(2_500, 10), (3, 3)])
+def test_a_topic_of_other_records_is_told_in_a_few_lines(
+    kafka: SimKafka, run: Run, policy: str, count: int, told: int
+) -> None:
+    kafka.policies["orders"] = policy
+    for number in range(count):
         kafka.append(Partition("orders", number % 2), key=b"k", value=b"an event")
     code, out, err = run("list", "orders")
     assert (code, out) == (0, "")
-    *few, last = err.splitlines()
-    assert len(few) == 10
-    assert all(line.startswith("passed over orders[0]@") for line in few)
+    *few, last, nothing = err.splitlines()
+    assert len(few) == told
+    assert all(line.startswith("passed over orders[") for line in few)
     assert last == (
-        "orders has 2,500 records that are no parked events, all passed over: is it the topic that run() was given as "
-        "`park`?"
+        f"orders has {count:,} records that are no parked events, all passed over: is it the topic that run() was "
+        "given as `park`?"
+    )
+    assert nothing == "nothing is parked on orders"
+
+
+@pytest.mark.parametrize("words", [("list", "orders"), ("replay", "orders", "--all"), ("drop", "orders", "0@0")])
+def test_a_topic_of_events_is_known_without_reading_it(kafka: SimKafka, run: Run, words: tuple[str, ...]) -> None:
+    for number in range(2_500):
+        kafka.append(Partition("orders", number % 2), key=b"k", value=b"an event")
+    code, out, err = run(*words)
+    assert (code, out) == (1, "")
+    assert err == (
+        "totalorder: orders has no parked events: it is not compacted (cleanup.policy=delete), and run() parks on no "
+        "such topic. Give the one that run() was given as `park`\n"
     )
 
 

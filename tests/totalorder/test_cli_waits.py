@@ -161,6 +161,19 @@ def test_read_ends_where_nothing_comes_for_as_long_as_is_said(
     assert (f"no event came for 0.01 s, and {where} is not reached. Go on later" in errors) == bool(code)
 
 
+@pytest.mark.parametrize("until", ["now", PLACE, "2026-01-01"])
+def test_read_does_not_follow_to_an_end(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], until: str
+) -> None:
+    reading(monkeypatch)
+    with pytest.raises(SystemExit) as done:
+        main((*READ, "--timeout", "0.01", "--follow", "--until", until))
+    assert done.value.code == 2
+    assert capsys.readouterr().err == (
+        "totalorder: --follow has no end, and --until gives one. Leave one of them out\n"
+    )
+
+
 @pytest.mark.parametrize(("flags", "expected"), [((), "starting Kafka…\n"), (("--json",), "")])
 def test_broker_says_that_it_starts(
     monkeypatch: pytest.MonkeyPatch, run: Run, tmp_path: Path, flags: tuple[str, ...], expected: str

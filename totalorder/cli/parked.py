@@ -74,8 +74,11 @@ def list_(
 ) -> None:
     """Reads to the present end and changes nothing."""
     with _transport(bootstrap_servers, kafka) as transport:
-        for where, (_, parked) in _parked(transport, topic).items():
-            print(_json_line(where, parked) if as_json else _text_line(where, parked))
+        found = _parked(transport, topic)
+    for where, (_, parked) in found.items():
+        print(_json_line(where, parked) if as_json else _text_line(where, parked))
+    if not found:
+        print(f"nothing is parked on {topic}", file=sys.stderr)
 
 
 def replay(
@@ -163,6 +166,7 @@ def _parked(transport: "Transport", topic: str) -> _Found:
     count = transport.partitions(topic)
     if not count:
         raise Error(f"There is no topic {topic}", remedy="Give the one that run() was given as `park`.")
+    _check_lasts(transport, topic)
     found: _Found = {}
     passed_over = 0
     for at in (Partition(topic, number) for number in range(count)):
@@ -179,9 +183,20 @@ def _parked(transport: "Transport", topic: str) -> _Found:
             if parked is not None:
                 newest[record.key] = where = f"{at.number}@{record.offset}"
                 found[where] = (at, parked)
-    if passed_over > _MOST_PASSED_OVER:
+    if passed_over > _MOST_PASSED_OVER or (passed_over and not found):
         _tell_foreign(topic, passed_over)
     return found
+
+
+def _check_lasts(transport: "Transport", topic: str) -> None:
+    """Nothing is parked where it would expire: there lie events, which are not read through to find that out."""
+    cleanup = transport.cleanup(topic)
+    if cleanup is not None and "compact" not in cleanup:
+        raise Error(
+            f"{topic} has no parked events: it is not compacted (cleanup.policy={','.join(sorted(cleanup))}), and "
+            "run() parks on no such topic",
+            remedy="Give the one that run() was given as `park`",
+        )
 
 
 def _tell_foreign(topic: str, count: int) -> None:

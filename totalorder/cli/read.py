@@ -54,9 +54,13 @@ def run(
         ),
     ] = "earliest",
     until: Annotated[
-        str,
-        typer.Option("--until", metavar="now|POSITION|TIME", help="Where to end: with a position, before a time."),
-    ] = "now",
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="now|POSITION|TIME",
+            help='Where to end: with a position, before a time; without a word, and without --follow, "now".',
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
     most: Annotated[int | None, typer.Option("--max", "-n", min=1, help="Stop after this many events.")] = None,
     timeout_s: Annotated[
@@ -84,12 +88,12 @@ def run(
 ) -> None:
     """Writes nothing to Kafka, and needs no job; at the end it says on stderr from which position to go on."""
     settings = kafka_settings(kafka)
-    if follow and until != "now":
+    if follow and until is not None:
         raise SettingsError("--follow has no end, and --until gives one", remedy="Leave one of them out")
 
     from totalorder.subscriber import Reader
 
-    end = None if follow else place_of("--until", until, "now")
+    end = None if follow else place_of("--until", until or "now", "now")
     with saying(as_json=as_json) as log:
         log.setLevel(logging.INFO)
         with said_if_long(f"looking for the beginning in domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
