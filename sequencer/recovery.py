@@ -47,8 +47,8 @@ def require_all(domain: str, bounds: Mapping[int, tuple[int, int]], *, behind: S
     written yet: at the snapshot's `stamps_ends`, or else its `stamps_begins`. Which batches are there shows neither
     that all are, nor that some are not. A job that was replaced may write any batch of the past once more, also the
     snapshot's own and the next ones: left alone behind later ones that are gone, they look like the newest. And where
-    only claims came between the request for a snapshot and the snapshot, or nothing came behind it, its batch lies
-    further back, and what came late is all that there is.
+    only claims came between the request for a snapshot and the snapshot, its batch lies further back, so that what came
+    late may be all that is read.
     """
     for partition, (begin, end) in bounds.items():
         first = (behind.stamps_ends or behind.stamps_begins)[partition] if behind else 0
