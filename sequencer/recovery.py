@@ -27,7 +27,7 @@ from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.numbering import present
 from totalorder.sequencer.shards import of_shards, with_counts
 from totalorder.sequencer.signing import Signatures
-from totalorder.sequencer.snapshot import Snapshot
+from totalorder.sequencer.snapshot import Snapshot, SnapshotMark
 from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.sequencer.state import EngineConfig, State
 
@@ -37,6 +37,30 @@ _GONE = (
     "Without all stamps since a snapshot, or since the domain began, the clocks cannot be known: restore a copy of the "
     "checkpoint that is newer than all that was stamped, or begin a new domain, and keep stamps longer"
 )
+
+
+def require_all(domain: str, bounds: Mapping[int, tuple[int, int]], *, behind: SnapshotMark | None = None) -> None:
+    """StateError where a stamps partition may lack some of what came `behind` a snapshot, or since the domain began.
+    `bounds` are where each begins by now, and ends.
+
+    Retention takes the oldest, so all of a later batch is there if the partition still begins where none had been
+    written yet: at the snapshot's `stamps_ends`, or else its `stamps_begins`. Which batches are there shows neither
+    that all are, nor that some are not. A job that was replaced may write any batch of the past once more, also the
+    snapshot's own and the next ones: left alone behind later ones that are gone, they look like the newest. And where
+    only claims came between the request for a snapshot and the snapshot, its batch lies further back, so that what came
+    late may be all that is read.
+    """
+    for partition, (begin, end) in bounds.items():
+        first = (behind.stamps_ends or behind.stamps_begins)[partition] if behind else 0
+        if begin > first:
+            raise StateError(
+                f"{domain}.stamps[{partition}] begins at offset {begin} by now, and is needed from offset {first} on",
+                remedy=_GONE,
+            )
+        if end < first:
+            raise StateError(
+                f"{domain}.stamps[{partition}] ends at offset {end}, and had reached offset {first}", remedy=_GONE
+            )
 
 
 class StampsLog:
@@ -51,11 +75,9 @@ class StampsLog:
         numbers, states = range(partitions), behind.states if behind else ()
         digests = {part: digest for state in states for part, digest in state.hot.digests.items()}
         last = behind.mark.batch if behind else 0
-        self._domain = domain
         self._assemblers = [StampsAssembler(domain=domain, partition=number) for number in numbers]
         self._chains = [Chain(domain, number, batch=last, digest=digests.get(number, "")) for number in numbers]
         self._waiting: list[deque[StampedBatch]] = [deque() for _ in numbers]
-        self._newest = [0 for _ in numbers]
 
     def add(self, partition: int, value: bytes | None, headers: Mapping[str, bytes], offset: int) -> None:
         """Takes the next record of a partition. WireError, Contradiction; StateError where it does not have all."""
@@ -63,44 +85,12 @@ class StampsLog:
         batch = assembler.add(value, headers, offset=offset)
         if batch is None:
             return
-        self._newest[partition] = max(self._newest[partition], batch.batch)
         try:
             admitted = chain.admit(batch)
         except EventsLost as lost:
             raise StateError(lost.what, remedy=_GONE) from None
         if admitted:
             self._waiting[partition].append(batch)
-
-    def require_reaches(self, snapshot: Snapshot, ends: Mapping[int, int]) -> None:
-        """Once all was added that there is, up to these ends: StateError where stamps end before the snapshot, or where
-        there is none of a partition, and there were some behind it.
-        """
-        mark = snapshot.mark
-        for partition, newest in enumerate(self._newest):
-            if newest >= mark.batch:
-                continue
-            if newest:
-                raise StateError(
-                    f"{self._domain}.stamps[{partition}] ends with batch {newest}, before the snapshot of batch "
-                    f"{mark.batch}",
-                    remedy=_ANOTHER,
-                )
-            if mark.stamps_ends is None or ends[partition] != mark.stamps_ends[partition]:
-                raise StateError(
-                    f"{self._domain}.stamps[{partition}] has nothing any more of what came behind batch {mark.batch}, "
-                    "of which there is a snapshot",
-                    remedy=_GONE,
-                )
-
-    def require_not_gone(self, bounds: Mapping[int, tuple[int, int]]) -> None:
-        """Where the first batch is the beginning: StateError where there is nothing of a partition, and was something.
-        `bounds` are where it begins and ends. Else what is left would look like a domain that has not begun.
-        """
-        for partition, (begin, end) in bounds.items():
-            if begin == end > 0:
-                raise StateError(
-                    f"{self._domain}.stamps[{partition}] has nothing any more of what was stamped", remedy=_GONE
-                )
 
     def waiting(self, partition: int) -> tuple[int, int]:
         """How many batches of a partition wait for those of others, and what memory their stamps take."""

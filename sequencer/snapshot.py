@@ -57,9 +57,9 @@ class SnapshotMark:
 
     `cut` is the last one that was over, `ends` where it ends in each event partition that is read, and on control,
     `starts` where event partitions begin that do not begin at 0, `topic_order` the topics that decide ties.
-    `stamps_begins` are offsets on the stamps partitions before the batch; `stamps_ends` those at which it ends there,
-    None where more may have been written by then. `keys` are the prints of the control keys by which requests were
-    judged (signing.py).
+    `stamps_begins` are offsets on the stamps partitions before which no later batch has anything, mostly before the
+    batch itself; `stamps_ends` are others, behind it, None where later batches may have been begun by then. `keys` are
+    the prints of the control keys by which requests were judged (signing.py).
     """
 
     domain: str

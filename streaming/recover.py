@@ -21,7 +21,7 @@ from totalorder.config import Settings
 from totalorder.control_keys import read_signatures
 from totalorder.errors import BrokerUnavailable, Error, PreflightFailed, StateError
 from totalorder.sequencer.cuts import Cut
-from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog
+from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog, require_all
 from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.snapshot import Snapshot, SnapshotMark, cut_of
 from totalorder.sequencer.stamps import Source
@@ -190,9 +190,8 @@ class _Recovering:
         requests = stack.enter_context(contextlib.closing(past.requests(settings, goes_on)))
         made = Recovery.behind(snapshot, self._config(""), ControlLog(requests), self._signatures())
         log = StampsLog(settings.domain, settings.stamps_partitions, behind=snapshot)
+        require_all(settings.domain, self._stamps_in(ranges), behind=mark)
         self._absorb(made, log, past.behind(ranges, mark, names.stamps))
-        ends = {at.partition: end for at, (_, end) in ranges.items() if at.topic == names.stamps}
-        log.require_reaches(snapshot, ends)
         return made, log, snapshot
 
     def _from_the_first(
@@ -203,10 +202,13 @@ class _Recovering:
         starts = self._starts(past.first_cut(settings, ranges))
         made = Recovery.from_the_first(self._config(identity), starts, ControlLog(requests), self._signatures())
         log = StampsLog(settings.domain, settings.stamps_partitions)
-        names = settings.own_topics
-        log.require_not_gone({at.partition: bounds for at, bounds in ranges.items() if at.topic == names.stamps})
+        require_all(settings.domain, self._stamps_in(ranges))
         self._absorb(made, log, ranges)
         return made, log, None
+
+    def _stamps_in(self, ranges: Ranges) -> dict[int, tuple[int, int]]:
+        """Where each stamps partition begins and ends. What goes after that was looked at is missed by the reader."""
+        return {at.partition: bounds for at, bounds in ranges.items() if at.topic == self._settings.own_topics.stamps}
 
     def _absorb(self, made: Recovery, log: StampsLog, ranges: Ranges) -> None:
         """Goes on to the last batch that all stamps partitions have; `log` has what there is besides."""

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from totalorder.errors import Contradiction, Error, StateError, WireError
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.control import Claim, encode_claim
 from totalorder.sequencer.engine import step
-from totalorder.sequencer.recovery import Recovery, StampsLog
+from totalorder.sequencer.recovery import Recovery, require_all
 from totalorder.sequencer.shards import counts_of, of_shards, with_counts
 from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.snapshot import (
@@ -29,38 +30,47 @@ from totalorder.sequencer.state import State, Subscription
 
 
 def history(seed: int, *, tells: int = 4) -> History:
-    """Some batches, a snapshot, some batches, and so on; the last batches have none behind them, or one."""
+    """Some batches, a snapshot, some batches, and so on; the last batches have none behind them, or one. Now and then
+    somebody writes late what is there already.
+    """
     rng = random.Random(seed)
     made = History(rng, config_of(rng))
     while len(made.marks) < tells:
-        made.run_and_tell(rng.randint(1, 6))
+        made.run_and_tell(rng.choice([0, rng.randint(1, 6)]))
+        if rng.random() < 0.3:
+            made.write_late()
     made.run(rng.choice([0, 0, rng.randint(1, 8)]))
+    if rng.random() < 0.5:
+        made.write_late()
     return made
 
 
-def reaches(lost: History, mark: SnapshotMark) -> bool:
-    """Whether what is left of stamps goes on from a snapshot without a hole, as far as can be known from where it says
-    that they are to be read.
-    """
-    last = lost.states[0].hot.batch
-    for partition in range(lost.config.stamps_partitions):
-        left = lost.batches_left(partition, mark.stamps_begins[partition])
-        if left and left[0] > mark.batch + 1:
-            return False
-        if not left and (mark.batch < last or mark.stamps_ends is None):
-            return False
-    return True
-
-
-@pytest.mark.parametrize("seed", range(80))
-def test_what_was_lost_is_recovered_or_refused_wherever_stamps_were_trimmed(seed: int) -> None:
+def trimmed(seed: int) -> History:
+    """One of which retention has removed some; mostly it comes near a place at which much is decided."""
     lost = history(seed)
     lost.trim()
+    mark, ends = lost.rng.choice(lost.marks), lost.stamps_ends
+    told = mark.stamps_ends or mark.stamps_begins
+    near = lost.rng.choice([lost.trimmed, mark.stamps_begins, told, lost.late or ends])
+    moved = lost.rng.choice([-1, 0, 0, 1])
+    lost.trimmed = [min(max(0, at + moved), end) for at, end in zip(near, ends, strict=True)]
+    return lost
+
+
+def is_known_to_have_all(lost: History, mark: SnapshotMark) -> bool:
+    """Whether all is there of where, as the mark tells, what came behind it must lie."""
+    return all(begin <= most for begin, most in zip(lost.trimmed, mark.stamps_ends or mark.stamps_begins, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_what_was_lost_is_recovered_or_refused_wherever_stamps_were_trimmed(seed: int) -> None:
+    lost = trimmed(seed)
     for mark in lost.marks:
-        if not reaches(lost, mark):
+        if not is_known_to_have_all(lost, mark):
             with pytest.raises(StateError, match=r"stamps\["):
                 checked(lost, mark)
             continue
+        assert not lost.gone(mark.batch)
         made = checked(lost, mark)
         assert canonical(made.states) == canonical(lost.states)
         assert made.control.next_offset <= lost.handed_over
@@ -68,19 +78,29 @@ def test_what_was_lost_is_recovered_or_refused_wherever_stamps_were_trimmed(seed
 
 
 def checked(lost: History, mark: SnapshotMark) -> Recovery:
-    made, log = lost.recovery(behind=mark)
-    log.require_reaches(lost.snapshot(mark), dict(enumerate(lost.stamps_ends)))
-    return made
+    require_all("d", lost.stamps_bounds, behind=mark)
+    return lost.recovery(behind=mark)[0]
 
 
-def test_trimmed_histories_are_both_recovered_and_refused() -> None:
+def test_trimmed_histories_are_of_each_kind() -> None:
     """Else the test above would say nothing."""
-    found = []
-    for seed in range(80):
-        lost = history(seed)
-        lost.trim()
-        found += [reaches(lost, mark) for mark in lost.marks]
-    assert min(found.count(True), found.count(False)) > 60
+    found: Counter[tuple[bool, bool, bool]] = Counter()
+    for seed in range(100):
+        lost = trimmed(seed)
+        for mark in lost.marks:
+            found[is_known_to_have_all(lost, mark), lost.gone(mark.batch), has_only_what_is_late(lost, mark)] += 1
+    assert min(found[True, False, late] for late in (True, False)) > 8
+    assert min(found[False, True, late] for late in (True, False)) > 4
+    assert found[False, False, False] > 8, "what has all, and nothing shows it"
+
+
+def has_only_what_is_late(lost: History, mark: SnapshotMark) -> bool:
+    """Whether some partition has records behind a snapshot, and none of a later batch."""
+    for records, begin, first in zip(lost.stamps, lost.trimmed, mark.stamps_begins, strict=True):
+        batches = {int(headers["batch"]) for _, headers in records[max(begin, first) :]}
+        if batches and max(batches) <= mark.batch:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -297,17 +317,56 @@ def test_a_snapshot_whose_digests_are_not_those_on_stamps_is_a_contradiction() -
         lost.recovery(behind=mark)
 
 
-def test_a_snapshot_that_is_ahead_of_stamps_is_refused() -> None:
-    lost = history(2)
-    mark = lost.marks[-1]
-    snapshot = lost.snapshot(mark)
-    log = StampsLog("d", lost.config.stamps_partitions, behind=snapshot)
-    for partition, records in enumerate(lost.stamps):
-        for offset, (value, headers) in enumerate(records):
-            if int(headers["batch"]) < mark.batch:
-                log.add(partition, value, headers, offset)
-    with pytest.raises(StateError, match=f"before the snapshot of batch {mark.batch}"):
-        log.require_reaches(snapshot, dict(enumerate(lost.stamps_ends)))
+def of_one_partition(*, stamps_ends: bool) -> History:
+    """Two batches, a snapshot, two more; each batch is one record."""
+    config = replace(config_of(random.Random(0)), stamps_partitions=1, shards=1)
+    for seed in range(999):
+        made = History(random.Random(seed), config)
+        made.run(2)
+        made.run_and_tell(0)
+        made.run(2)
+        one_each = [int(headers["batch"]) for _, headers in made.stamps[0]] == [1, 2, 3, 4]
+        if one_each and (made.marks[0].stamps_ends is not None) == stamps_ends:
+            return made
+    raise AssertionError
+
+
+@pytest.mark.parametrize("stamps_ends", [True, False])
+@pytest.mark.parametrize("late", [[1], [1, 2], [2], [3], [2, 3], [3, 4]])
+def test_what_comes_late_says_nothing_of_what_is_there(late: list[int], stamps_ends: bool) -> None:
+    """Where all that came behind the snapshot is there, it takes nothing away; where not, it stands for none."""
+    lost = of_one_partition(stamps_ends=stamps_ends)
+    (mark,), records = lost.marks, list(lost.stamps[0])
+    again = [records[batch - 1] for batch in late]
+    lost.stamps[0] += again
+    lost.trimmed = [2]
+    assert checked(lost, mark).batch == 4
+    lost.trimmed = [4]
+    with pytest.raises(StateError, match=r"d\.stamps\[0\] begins at offset 4 by now, and is needed from offset 2 on"):
+        checked(lost, mark)
+    lost.stamps[0], lost.trimmed = records[:2] + again, [2]
+    assert checked(lost, mark).batch == max(2, *late)
+
+
+@pytest.mark.parametrize("late", [[], [1], [1, 2], [3, 4]])
+def test_without_a_snapshot_all_is_needed_from_the_first_record_on(late: list[int]) -> None:
+    lost = of_one_partition(stamps_ends=True)
+    lost.stamps[0] += [lost.stamps[0][batch - 1] for batch in late]
+    require_all("d", lost.stamps_bounds)
+    assert canonical(lost.recovery()[0].states) == canonical(lost.states)
+    for gone in (1, 4, len(lost.stamps[0])):
+        lost.trimmed = [gone]
+        with pytest.raises(StateError, match=rf"begins at offset {gone} by now, and is needed from offset 0 on"):
+            require_all("d", lost.stamps_bounds)
+
+
+@pytest.mark.parametrize("stamps_ends", [True, False])
+def test_stamps_that_end_before_what_a_snapshot_knows_of_them_are_refused(stamps_ends: bool) -> None:
+    """As of a topic that was created anew, or whose brokers have lost its end."""
+    lost = of_one_partition(stamps_ends=stamps_ends)
+    del lost.stamps[0][1:]
+    with pytest.raises(StateError, match=r"d\.stamps\[0\] ends at offset 1, and had reached offset 2"):
+        checked(lost, lost.marks[0])
 
 
 @pytest.mark.parametrize("name", ["min_subscriptions", "keyframe_every", "topic_by"])

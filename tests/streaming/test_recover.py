@@ -172,7 +172,7 @@ class Job:
             return ends
 
     def tell(self, *, is_last: bool = True, keys: Sequence[str] = (), **more: object) -> SnapshotMark:
-        """A snapshot behind the last batch; with `is_last` nothing was written behind that."""
+        """A snapshot behind the last batch, asked for at rest; with `is_last` nothing was written behind that."""
         for state in self.states:
             for part in encode_parts(state, 500):
                 self._wire(self.names.state, part, 0)
@@ -186,7 +186,7 @@ class Job:
             "ends": dict(zip(cut.sources, cut.ends.tolist(), strict=True)),
             "starts": {},
             "topic_order": cut.topic_order,
-            "stamps_begins": (0, 0),
+            "stamps_begins": ends,
             "stamps_ends": ends if is_last else None,
             "keys": tuple(keys),
         }
@@ -418,11 +418,20 @@ def test_a_domain_that_slept_longer_than_stamps_are_kept_is_recovered_from_its_s
 def test_stamps_that_are_gone_behind_a_snapshot_are_missed(job: Job, is_last: bool) -> None:
     """By their offsets alone, since nothing else is there."""
     job.tell(is_last=is_last)
-    if is_last:
-        job.run("b")
+    job.run("b")
     job.expire()
-    with pytest.raises(StateError, match="has nothing any more of what came behind batch 2"):
+    with pytest.raises(StateError, match=r"begins at offset \d+ by now, and is needed from offset \d+ on"):
         recover(job.settings, check=True)
+
+
+def test_what_a_replaced_job_wrote_late_behind_a_snapshot_takes_nothing_away(job: Job) -> None:
+    job.tell()
+    for record in list(records(job.settings.bootstrap_servers, job.names.stamps)):
+        if dict(record.headers)["batch"] == b"1":
+            job._send(job.names.stamps, record.value, record.partition, headers=record.headers)
+    report = recover(job.settings, settle_s=SETTLE_S)
+    assert (report.snapshot, report.batch, report.missing_stamps) == (2, 2, 0)
+    assert_recovered(job, job.states, job.cuts[-1], report)
 
 
 def test_an_older_snapshot_stands_in_for_one_that_is_of_no_use(job: Job) -> None:
@@ -497,10 +506,10 @@ def test_stamps_that_are_gone_as_a_whole_are_missed_where_cuts_and_grants_do_not
     begun.run("ab")
     begun.run("ba")
     kafka_admin.delete_records({at: end for at, end in begun.ends_of(begun.names.stamps).items() if at.partition == 1})
-    with pytest.raises(StateError, match=r"stamps\[1\] has nothing any more"):
+    with pytest.raises(StateError, match=r"stamps\[1\] begins at offset \d+ by now"):
         recover(begun.settings, settle_s=SETTLE_S)
     kafka_admin.delete_records(begun.ends_of(begun.names.stamps))
-    with pytest.raises(StateError, match=r"stamps\[0\] has nothing any more"):
+    with pytest.raises(StateError, match=r"stamps\[0\] begins at offset \d+ by now"):
         recover(begun.settings, settle_s=SETTLE_S)
 
 

@@ -70,6 +70,8 @@ class History:
     marks: list[SnapshotMark] = field(default_factory=list)
     trimmed: list[int] = field(default_factory=list)
     """How many records retention has removed, by stamps partition."""
+    late: tuple[int, ...] = ()
+    """Where stamps ended when something was written late, the last time."""
     states: list[State] = field(default_factory=list)
     starts: dict[Source, int] = field(default_factory=dict)
     time_ms: int = 10**6
@@ -207,7 +209,7 @@ class History:
         return size
 
     def run_and_tell(self, batches: int) -> None:
-        """So many cuts, and a snapshot behind the last of them, where there was a batch."""
+        """So many cuts, or none, and a snapshot behind the last one, where there was a batch."""
         begins = self.stamps_ends
         self.run(batches)
         if not self.states[0].hot.batch:
@@ -234,22 +236,38 @@ class History:
         self.told.append((wire.value, dict(wire.headers)))
         self.marks.append(mark)
 
+    def write_late(self) -> None:
+        """A job that was replaced writes a batch of the past once more, or a few, or parts of them, as it likes."""
+        self.late = self.stamps_ends
+        rng, past = self.rng, sorted({one.batch for one in self.stamped})[-8:]
+        begin = rng.randint(0, len(past))
+        again = past[begin : begin + rng.choice([1, 1, 2, 3])]
+        for partition in rng.sample(range(len(self.stamps)), rng.randint(1, len(self.stamps))):
+            for one in self.stamped:
+                if one.batch in again and one.partition == partition:
+                    parts = list(encode_stamps(one, rng.choice([400, 600_000])))
+                    for part in parts[: len(parts) - rng.choice([0, 0, 0, 1])]:
+                        self.stamps[partition].append((part.value, dict(part.headers)))
+
     @property
     def stamps_ends(self) -> tuple[int, ...]:
         """Where the stamps partitions end."""
         return tuple(map(len, self.stamps))
+
+    @property
+    def stamps_bounds(self) -> dict[int, tuple[int, int]]:
+        """Where they begin by now, and end."""
+        return dict(enumerate(zip(self.trimmed, self.stamps_ends, strict=True)))
 
     def trim(self) -> None:
         """Retention removes some of the oldest stamps, in each partition as it likes."""
         for partition, records in enumerate(self.stamps):
             self.trimmed[partition] = self.rng.choice([0, self.rng.randint(0, len(records)), len(records)])
 
-    def batches_left(self, partition: int, begin: int) -> list[int]:
-        """The batches of which a stamps partition has all from a record on, oldest first."""
-        left = [headers for _, headers in self.stamps[partition][max(begin, self.trimmed[partition]) :]]
-        parts = Counter(int(headers["batch"]) for headers in left)
-        sizes = {int(headers["batch"]): int(headers["parts"]) for headers in left}
-        return sorted(batch for batch, count in parts.items() if count == sizes[batch])
+    def gone(self, batch: int) -> bool:
+        """Whether a partition has lost some record of a batch behind this one."""
+        trimmed = zip(self.stamps, self.trimmed, strict=True)
+        return any(int(headers["batch"]) > batch for records, gone in trimmed for _, headers in records[:gone])
 
     def recovery(
         self, config: EngineConfig | None = None, *, behind: SnapshotMark | None = None

@@ -14,7 +14,7 @@ from totalorder.sequencer.codec import encode_stamps
 from totalorder.sequencer.control import Answer, Claim, answer_key, decode_answer, encode_answer, encode_claim
 from totalorder.sequencer.cuts import Cut as PublicCut, CutsAssembler
 from totalorder.sequencer.engine import Effects, EngineConfig
-from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog
+from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog, require_all
 from totalorder.sequencer.shards import of_shards
 from totalorder.sequencer.snapshot import Snapshot, SnapshotAssembler, SnapshotMark, cut_of, decode_mark
 from totalorder.sequencer.stamps import Source, StampedBatch
@@ -110,8 +110,8 @@ def _marks(lost: SimSequencer) -> list[SnapshotMark]:
 
 def _is_there(lost: SimSequencer, mark: SnapshotMark | None) -> bool:
     """Whether nothing is gone of stamps and cuts since a snapshot, or since the domain began."""
-    begins = mark.stamps_begins if mark is not None else (0,) * lost.domain.stamps_partitions
-    stamps = all(lost.kafka.begin(Partition(lost.names.stamps, at)) <= begin for at, begin in enumerate(begins))
+    begins = (mark.stamps_ends or mark.stamps_begins) if mark is not None else (0,) * lost.domain.stamps_partitions
+    stamps = all(_bounds(lost)[at][0] <= begin for at, begin in enumerate(begins))
     at = Partition(lost.names.cuts, 0)
     if mark is None:
         return stamps and not lost.kafka.begin(at)
@@ -130,8 +130,8 @@ def _behind(lost: SimSequencer, shards: int, mark: SnapshotMark) -> _Past:
     later = {source: begin for source, begin in lost.starts.items() if source not in mark.ends}
     made.starts = {**mark.starts, **later}
     log = StampsLog(lost.domain.name, lost.domain.stamps_partitions, behind=snapshot)
+    require_all(lost.domain.name, _bounds(lost), behind=mark)
     _absorb(lost, made, log, mark.stamps_begins)
-    log.require_reaches(snapshot, {at: lost.kafka.end(Partition(lost.names.stamps, at)) for at in _numbers(lost)})
     own = cut_of(mark)
     newest = _newest_cuts(lost) or _newest_cuts(lost, own)
     if not made.last and newest[-1].cut == own.cut:
@@ -150,8 +150,7 @@ def _from_the_first(lost: SimSequencer, shards: int) -> _Past:
     starts = lost.starts | _starts(cuts)
     made = Recovery.from_the_first(config, starts, _requests(lost, 0), lost.signatures)
     log = StampsLog(lost.domain.name, lost.domain.stamps_partitions)
-    stamps = {at: Partition(lost.names.stamps, at) for at in _numbers(lost)}
-    log.require_not_gone({at: (lost.kafka.begin(each), lost.kafka.end(each)) for at, each in stamps.items()})
+    require_all(lost.domain.name, _bounds(lost))
     _absorb(lost, made, log, (0,) * lost.domain.stamps_partitions)
     return _Past(made, log, None, newest, _answers(lost))
 
@@ -177,8 +176,10 @@ def _answers(lost: SimSequencer) -> list[tuple[Answer, int]]:
     return [(decode_answer(record.value or b""), record.timestamp_ms) for record in grants]
 
 
-def _numbers(lost: SimSequencer) -> range:
-    return range(lost.domain.stamps_partitions)
+def _bounds(lost: SimSequencer) -> dict[int, tuple[int, int]]:
+    """Where the stamps partitions begin and end."""
+    places = [Partition(lost.names.stamps, number) for number in range(lost.domain.stamps_partitions)]
+    return {at.number: (lost.kafka.begin(at), lost.kafka.end(at)) for at in places}
 
 
 def _absorb(lost: SimSequencer, made: Recovery, log: StampsLog, begins: Sequence[int]) -> None:
