@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import os
 import random
 import signal
 import subprocess
@@ -403,7 +404,8 @@ asyncio.run(main())
 def test_a_process_ends_though_its_subscriber_waits(how: str) -> None:
     """By Ctrl-C, or by the end of the loop without a word to the subscriber."""
     command = [sys.executable, "-c", _WAITS, how]
-    with subprocess.Popen(command, cwd="tests/support", stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    own = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}  # its folder counts for nothing under PYTHONSAFEPATH
+    with subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"waits\n"  # imports take a busy machine its time
