@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from delivery_world import ended, grant
-from sources import src
 
 from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Skipped
 from totalorder.subscriber.history import History
 
-A, B = src("a"), src("b")
-RETIRED = Retired(id="sequencer", nonce="s", g=3, offset=3, topic=A.topic, topic_id=A.topic_id, lost={})
-SKIPPED = Skipped(id="sequencer", nonce="s", g=4, offset=4, topic=B.topic, topic_id=B.topic_id, lost={0: (1, 2)})
+_SENDER: Any = {"id": "sequencer", "nonce": "s", "batch": 2, "incarnation": 1}
+RETIRED = Retired(**_SENDER, g=3, offset=3, topic="a", topic_id="id-a", lost={})
+SKIPPED = Skipped(**_SENDER, g=4, offset=4, topic="b", topic_id="id-b", lost={0: (1, 2)})
 
 
 def granted(g: int, topics: str = "a", *, nonce: str = "former", generation: int = 1) -> Grant:
