@@ -22,6 +22,12 @@ settings.load_profile("totalorder")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def pytest_configure() -> None:
+    """A shell starts what it puts in the background with Ctrl-C ignored, and what tests start would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
     """Commands that a test runs within this process leave handlers of signals, and what is forked later has them too:

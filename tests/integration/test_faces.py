@@ -174,8 +174,6 @@ def of_readme(word: str, domain: str, servers: str) -> subprocess.Popen[str]:
     (code,) = (block for block in blocks if word in block)
     code = code.replace('"orders"', '"faces-a"').replace('"payments"', '"faces-b"')
     code = code.replace('domain="shop"', f'domain="{domain}", bootstrap_servers="{servers}"')
-    # Where the tests run in the background, a shell has Ctrl-C ignored.
-    code = f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n{code}"
     grants = TopicPartition(f"{domain}.grants", 0)
     with kafka_clients.consumer(servers) as consumer:
         before = consumer.end_offsets([grants])[grants]

@@ -13,12 +13,10 @@ from totalorder.demo.processes import Processes
 from totalorder.errors import Error
 
 _PATIENCE_S = 30
-# A stand-in for the demo: it starts a worker that waits for orders, and then waits itself. It hears Ctrl-C also where
-# whoever started the tests had that ignored, as a shell does for what is in the background.
+# A stand-in for the demo: it starts a worker that waits for orders, and then waits itself.
 _DEMO = """
-import signal, sys, threading
+import threading
 from totalorder.demo.processes import Processes
-signal.signal(signal.SIGINT, signal.default_int_handler)
 with Processes() as processes:
     process = processes.start("idle", "produce")
     print(process.pid, processes.folder, flush=True)

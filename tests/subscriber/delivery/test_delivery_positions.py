@@ -70,6 +70,19 @@ def test_behind_an_acknowledged_event_reading_goes_on() -> None:
     assert feed.machine.position().sources == {src(ZERO): 1, src(ONE): 0}
 
 
+def test_of_what_comes_in_one_block_any_part_may_be_acknowledged() -> None:
+    feed = Feed.granted(AB)
+    feed.events(("a", 0), ("a", 1), ("b", 0))
+    assert len(feed.delivered(feed.stamps(("a", 1, 2, 0, {}), ("a", 2, 3, 1, {}), ("b", 1, 4, 0, {}), g=4))) == 3
+    places = []
+    for sequence in (1, 2, 3):
+        feed.machine.acknowledge(sequence)
+        position = feed.machine.position()
+        counts = {topic: position.clock[number] for number, topic in position.topics.items()}
+        places.append((position.g, counts, [position.sources[src(topic)] for topic in AB]))
+    assert places == [(2, {"a": 1, "b": 0}, [1, 0]), (3, {"a": 2, "b": 0}, [2, 0]), (4, {"a": 2, "b": 1}, [2, 1])]
+
+
 def test_what_one_stamps_partition_knows_is_not_known_of_all() -> None:
     """The other may have a stamp of what lies before."""
     feed = going_on()

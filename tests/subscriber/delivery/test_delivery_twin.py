@@ -19,10 +19,20 @@ from totalorder.subscriber.delivery.machine import Delivery
 TOPICS = "abcd"
 ME = "me"
 
-changes = st.builds(Change, st.sampled_from([ME, "r", "q"]), st.frozensets(st.sampled_from(TOPICS), min_size=1))
-whole_worlds = st.lists(st.one_of(st.builds(Event, st.sampled_from(TOPICS)), changes), min_size=1, max_size=40)
+sets = st.frozensets(st.sampled_from(TOPICS), min_size=1)
+changes = st.builds(Change, st.sampled_from([ME, "r", "q"]), sets)
 losses = st.builds(Loss, st.integers(0, KAFKA_PARTITIONS - 1), st.integers(1, 3))
-worlds = st.lists(st.one_of(st.builds(Event, st.sampled_from(TOPICS)), changes, losses), min_size=1, max_size=40)
+events = st.builds(Event, st.sampled_from(TOPICS))
+
+
+def _worlds(*kinds: st.SearchStrategy[Item]) -> st.SearchStrategy[list[Item]]:
+    """Of most a subscriber has something: where it comes late, or never, there is little to compare."""
+    first = st.lists(st.builds(Change, st.just(ME), sets), max_size=1)
+    some, many = (st.lists(st.one_of(events, events, *kinds), min_size=least, max_size=40) for least in (1, 15))
+    return st.builds(list.__add__, first, st.one_of(some, many))
+
+
+whole_worlds, worlds = _worlds(changes), _worlds(changes, losses)
 
 
 class Logs:
