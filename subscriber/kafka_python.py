@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from operator import itemgetter
+from itertools import chain
 from typing import Any
 
 from kafka import TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
-from kafka.consumer.fetcher import ConsumerRecord
 from kafka.errors import (
     InvalidTopicError,
     KafkaError,
@@ -25,6 +24,7 @@ from totalorder.errors import EventsLost
 from totalorder.kafka_connections import failure_of
 from totalorder.kafka_errors import is_outage, raise_for_code
 from totalorder.kafka_settings import check_settings
+from totalorder.subscriber.kafka_batches import read_by_columns
 from totalorder.subscriber.kafka_identities import Place
 from totalorder.subscriber.kafka_reader import Reader
 from totalorder.subscriber.kafka_transport import (
@@ -41,13 +41,12 @@ from totalorder.subscriber.kafka_transport import (
     no_such_partition,
     slice_s,
 )
-from totalorder.subscriber.transport import Partition, Record, records_of
+from totalorder.subscriber.transport import Partition, Record
 
 _BLOCK_S = 0.2
 """kafka-python's producer waits so long for a topic that it does not know yet; then it is called again."""
 _LIVELY_SLICE_S = 0.02
 _POLICY = "cleanup.policy"
-_COLUMNS = itemgetter(*map(ConsumerRecord._fields.index, ("offset", "key", "value", "headers", "timestamp")))
 _LAST_S = 0.5
 """For what is being written at the end, which nobody waits for any more: whoever wrote it has given up, or was
 interrupted."""
@@ -94,7 +93,12 @@ class KafkaPythonTransport(KafkaTransport):
             def reader(given: Mapping[str, str], **how: Any) -> Reader:
                 one = client(kafka_clients.consumer, given, **consuming)
                 make_another = partial(kafka_clients.consumer, bootstrap_servers, given, **another)
-                return Reader(one, make_another, most=max_poll_records, **how)
+                return Reader(
+                    read_by_columns(one, self._id_of),
+                    lambda: read_by_columns(make_another(), self._id_of),
+                    most=max_poll_records,
+                    **how,
+                )
 
             wait_ms = None if "fetch.max.wait.ms" in settings else SLICE_S * 1000
             self._first = reader(prompt_at_once, most_bytes=PROMPT_BYTES)
@@ -149,18 +153,15 @@ class KafkaPythonTransport(KafkaTransport):
         """See KafkaTransport."""
         self._identify(self._by_id.due)
         found = self._came(timeout_s)
-        records = [record for taken in found for record in self._records(taken)]
+        records = list(chain.from_iterable(found))
         for taken in found:
             taken.clear()  # kafka-python leaves it in a cycle of frames and errors, for the garbage collector to find
         return records
 
-    def _records(self, taken: Sequence[Any]) -> list[Record]:
-        """Records of one partition as the subscriber's own."""
-        at = Place(taken[0].topic, taken[0].partition)
-        offsets, keys, values, headers, times_ms = zip(*map(_COLUMNS, taken), strict=True)
-        return records_of(at, self._by_id.id_of(at.topic), offsets, keys, values, map(tuple, headers), times_ms)
+    def _id_of(self, topic: str) -> str:
+        return self._by_id.id_of(topic)
 
-    def _came(self, timeout_s: float) -> list[list[Any]]:
+    def _came(self, timeout_s: float) -> list[list[Record]]:
         """What has come, of prompt topics first; without any, waits a little for prompt topics.
 
         Events wait for stamps in most cases: they are taken apart behind them, unless they were not asked for lately.
@@ -182,11 +183,12 @@ class KafkaPythonTransport(KafkaTransport):
             self._came_at = now
         return found
 
-    def _take(self, reader: Reader, timeout_s: float) -> list[list[Any]]:
+    def _take(self, reader: Reader, timeout_s: float) -> list[list[Record]]:
         if kept := reader.take():
             return kept
         try:
             for at, records in self._identified(reader, reader.poll(timeout_s)).items():
+                assert isinstance(records[0], Record), "kafka-python makes them as `read_by_columns` told it to"
                 reader.keep(at, records)
             return reader.take()
         except KafkaError as error:
@@ -201,7 +203,7 @@ class KafkaPythonTransport(KafkaTransport):
                 return []
             raise explained from error
 
-    def _identified(self, reader: Reader, found: Mapping[Place, list[Any]]) -> Mapping[Place, list[Any]]:
+    def _identified(self, reader: Reader, found: Mapping[Place, list[Record]]) -> Mapping[Place, list[Record]]:
         """What was fetched of the very topics that it was to be of: their ids are asked for behind the fetch."""
         if reader is not self._others:
             return found

@@ -1,13 +1,17 @@
 """A consumer of kafka-python, and what it reads: told to it in one go, before it is polled."""
 
 from collections.abc import Callable, Mapping
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from kafka import TopicPartition
 
 from totalorder.subscriber.kafka_identities import Place
+from totalorder.subscriber.transport import Record
 
 LONGEST_WAIT_MS = 200
+_VALUE = attrgetter("value")
 _PARTITION_MS = 0.2
 """For each partition a fetch takes some 10 µs of a core, of this process and of the broker: what waits longer the more
 partitions it asks for keeps its share."""
@@ -37,7 +41,7 @@ class Reader:
         """Of the largest one in the last poll that brought some; before that as though each was large."""
         self.next: dict[Place, int] = {}
         """Of every partition that is read: the offset behind the last record that was returned."""
-        self._kept: dict[Place, list[Any]] = {}
+        self._kept: dict[Place, list[Record]] = {}
         """What came with those and is to be returned yet, in the order of their turns."""
         self._tell_from: dict[Place, int] = {}
         """Where the consumer has yet to be told, or told again, to read from."""
@@ -84,7 +88,7 @@ class Reader:
         self._changed = True
         former.close(autocommit=False, timeout_ms=0)
 
-    def poll(self, timeout_s: float) -> Mapping[Place, list[Any]]:
+    def poll(self, timeout_s: float) -> Mapping[Place, list[Record]]:
         self._tell()
         if not self.next and timeout_s == 0:
             return {}
@@ -95,8 +99,8 @@ class Reader:
             if at.topic not in self.ids and (found_id := self.consumer._cluster.topic_id(at.topic)) is not None:
                 self.ids[at.topic] = str(found_id)
         if found:
-            sizes = (len(record.value or b"") for records in found.values() for record in records)
-            self._value_bytes = max(1, *sizes)
+            values = filter(None, map(_VALUE, chain.from_iterable(found.values())))
+            self._value_bytes = max(map(len, values), default=1)
         return found
 
     def _most_polled(self) -> int:
@@ -104,13 +108,13 @@ class Reader:
         kept = sum(map(len, self._kept.values()))
         return max(1, min(self._most, fits), min(self._most_kept, fits) - kept)
 
-    def keep(self, at: Place, records: list[Any]) -> None:
+    def keep(self, at: Place, records: list[Record]) -> None:
         """What was polled last of a partition is returned by `take`."""
         self._kept[at], self.next[at] = records, records[0].offset
 
-    def take(self) -> list[list[Any]]:
+    def take(self) -> list[list[Record]]:
         """Some of what is kept, by partitions, which take turns; nothing of those that are paused."""
-        found: list[list[Any]] = []
+        found: list[list[Record]] = []
         left = self._most
         for at in [at for at in self._kept if at not in self._paused]:
             records = self._kept.pop(at)

@@ -10,11 +10,12 @@ takes a hundredth of a microsecond, from Python several times that (docs/adr/002
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate, chain, groupby, islice, repeat
 from operator import is_, itemgetter, lt
 from typing import Any, NamedTuple
 
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, Message, TopicPartition
 from kafka.errors import CorruptRecordError, KafkaError
 
 from totalorder.librdkafka_consumer import headers_of
@@ -25,6 +26,7 @@ from totalorder.subscriber.transport import Record, records_of
 
 _LEAST_KEPT = 200
 _ALL = 1 << 62
+_LEADERS_S = 0.2
 _KEY, _VALUE, _OFFSET = (itemgetter(Record._fields.index(name)) for name in ("key", "value", "offset"))
 _TIME_MS = itemgetter(1)
 """Of what a message's timestamp() gives."""
@@ -119,6 +121,8 @@ class LibrdkafkaReader:
         self._failed: set[Place] = set()
         self._told: set[Place] = set()
         """What librdkafka fetches."""
+        self._known: set[str] = set()
+        """Topics whose leaders it was to find."""
         self._to_stop: set[Place] = set()
         self._to_start: set[Place] = set()
         self._doubtful: dict[Place, _Flow] = {}
@@ -327,10 +331,21 @@ class LibrdkafkaReader:
             self._told -= self._to_stop
             self._to_stop = set()
         if self._to_start:
+            self._find_leaders(self._to_start)
             started = [TopicPartition(*at, self._flows[at].fetched) for at in self._to_start]
             self._consumer.incremental_assign(started)
             self._told |= self._to_start
             self._to_start = set()
+
+    def _find_leaders(self, places: Iterable[Place]) -> None:
+        """librdkafka looks each second who leads the partitions of a topic that is new to it, unless it is asked for
+        something that wants to know: here for ends, which are of no other use. Where that takes longer, it goes on.
+        """
+        news = {at.topic: TopicPartition(*at, OFFSET_END) for at in places if at.topic not in self._known}
+        if news:
+            self._known |= news.keys()
+            with suppress(KafkaException):
+                self._consumer.offsets_for_times(list(news.values()), timeout=_LEADERS_S)
 
 
 Doubts = list[tuple[Place, _Flow, int]]

@@ -17,7 +17,7 @@ class Asked:
         vars(self.transport).update(settings, _take=lambda reader, _timeout_s: [[reader]])
         monkeypatch.setattr("totalorder.subscriber.kafka_python.time.monotonic", lambda: self.now)
 
-    def after(self, seconds: float) -> list[str]:
+    def after(self, seconds: float) -> list[Any]:
         """What a poll finds that much later."""
         self.now += seconds
         return [record for records in self.transport._came(0.0) for record in records]

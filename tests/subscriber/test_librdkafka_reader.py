@@ -1,13 +1,18 @@
 """What is kept of what librdkafka fetched: nothing is lost, doubled or returned too early, and there is a bound."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError as Told, Message
+from confluent_kafka import Consumer as RealConsumer, KafkaError as Told, KafkaException, Message, Producer
 from hypothesis import example, given, settings, strategies as st
 from kafka.errors import CorruptRecordError, OffsetOutOfRangeError, TopicAuthorizationFailedError
+from waiting import BOUND_S, wait_until
 
+from totalorder.broker import LocalBroker
+from totalorder.librdkafka_consumer import DECIDED
 from totalorder.subscriber import librdkafka_reader
 from totalorder.subscriber.kafka_identities import Place
 from totalorder.subscriber.librdkafka_reader import LibrdkafkaReader
@@ -48,11 +53,21 @@ class Consumer:
         self.queue: list[Message] = []
         self._ahead = ahead
         self.fetched = 0
+        self.led: list[set[str]] = []
+        """The topics whose leaders were asked for, each time."""
+        self.silent = False
+
+    def offsets_for_times(self, partitions: list[Any], *, timeout: float) -> None:
+        assert timeout < 1, "librdkafka asks by itself after a second"
+        self.led.append({at.topic for at in partitions})
+        if self.silent:
+            raise KafkaException(Told(Told._TIMED_OUT))
 
     def incremental_assign(self, partitions: list[Any]) -> None:
         for at in partitions:
             place = Place(at.topic, at.partition)
             assert place not in self.assigned, "it is stopped before"
+            assert any(at.topic in topics for topics in self.led), "else it waits for librdkafka's next look"
             self.assigned[place] = max(0, at.offset - 1)
 
     def incremental_unassign(self, partitions: list[Any]) -> None:
@@ -172,6 +187,43 @@ def test_what_is_returned_is_what_a_plain_list_would_hold(steps: list[Any]) -> N
         for at in twins:
             assert reader.position(at) == received[at], "nothing stays behind"
             assert next(twins[at]) >= received[at]
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_leaders_of_new_topics_are_asked_for_once_and_together(silent: bool) -> None:
+    consumer = Consumer()
+    consumer.silent = silent
+    reader = reader_of(consumer)
+    for places in ([A, NAMED, Place("a", 1)], [B], [A, B, NAMED]):
+        for at in places:
+            reader.read(at, 1)
+        reader.receive(0)
+    assert consumer.led == [{"a", "named"}, {"b"}]
+    assert consumer.assigned.keys() == {A, B, NAMED, Place("a", 1)}
+
+
+@pytest.mark.broker
+def test_librdkafka_does_not_wait_for_its_next_look_at_new_topics(
+    broker: LocalBroker, new_topic: Callable[..., str]
+) -> None:
+    logged: list[str] = []
+    log = logging.getLogger("librdkafka's own")
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+    log.addHandler(SimpleNamespace(level=0, handle=lambda line: logged.append(line.getMessage())))  # type: ignore[arg-type]
+    settings = DECIDED | {"bootstrap.servers": broker.bootstrap_servers, "debug": "metadata"}
+    consumer = RealConsumer(settings, logger=log)
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    reader = LibrdkafkaReader(consumer, 10, lambda _topic: "")
+    for at in [Place(new_topic("led"), 0) for _ in range(3)]:
+        producer.produce(at.topic, b"v")
+        assert producer.flush(BOUND_S) == 0
+        reader.read(at, 0)
+        wait_until(lambda: reader.receive(0.1) > 0 and reader.take(10) != [], f"the record of {at.topic} comes")
+    consumer.close()
+    looks = [line for line in logged if "refresh unavailable topics" in line and "Request metadata" in line]
+    assert any("query partition leaders" in line for line in logged)
+    assert len(looks) <= 1, "one may come while the broker takes its time"
 
 
 def test_a_paused_partition_is_not_fetched_twice_when_it_goes_on_soon() -> None:
