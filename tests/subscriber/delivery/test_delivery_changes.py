@@ -149,6 +149,15 @@ def test_what_a_topic_had_before_it_joined_is_let_pass_though_it_is_read_behind_
     assert feed.machine.buffered().events == 0
 
 
+def test_what_lies_behind_a_change_waits_for_it_also_where_order_is_by_pairs() -> None:
+    """With m = 2 nothing else would hold it: its entries tell of nothing that is missing."""
+    feed = Feed.granted(AB, m=2)
+    feed.answer(grant(AB, former=AB, g=3, generation=2, clock={"a": 1, "b": 0}, m=2))
+    feed.stamps(("a", 1, 2, 0, {}), ("b", 1, 4, 0, {}), g=4, control_g=3)
+    assert feed.events(("b", 0)) == []
+    assert feed.events(("a", 0)) == [("a", 1), ("b", 1)]
+
+
 def test_what_waits_for_a_stamps_partition_goes_on_when_that_is_dropped() -> None:
     """No batch may follow for hours: nothing else would set it going."""
     feed = Feed(partitions=2)
