@@ -36,7 +36,7 @@ def history(*answers: Answer) -> History:
 
 def test_a_machine_hears_of_its_id_of_what_nobody_is_owed_and_of_the_last_answer() -> None:
     """The last one says how far grants have come, whose ever it is."""
-    kept = [granted(2), RETIRED, SKIPPED, over(6, "expired")]
+    kept: list[Answer] = [granted(2), RETIRED, SKIPPED, over(6, "expired")]
     assert history(of_another(1), *kept, of_another(7)).answers == [*kept, of_another(7)]
     assert history(of_another(1), *kept, of_another(7), granted(8)).answers == [*kept, granted(8)]
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from deliveries import Deliver
-from delivery_world import Feed, Row, ended, event, grant, one_event, positioned, stamped
+from delivery_world import BEGIN, Feed, Row, ended, event, grant, one_event, positioned, stamped
 from sources import src
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
@@ -15,6 +15,7 @@ from totalorder.sequencer.control import Renewed
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import Progress, SavedPosition, decode_saved, encode_saved
 from totalorder.subscriber.delivery.effects import (
+    Deliveries,
     Effect,
     Finished,
     Granted,
@@ -275,6 +276,16 @@ def test_a_lost_stamp_and_a_lost_batch_have_names() -> None:
 
 
 # --- repetitions ------------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_what_is_delivered_has_its_own_numbers() -> None:
+    feed = Feed.granted(AB)
+    feed.events(("a", 0), ("a", 1), ("b", 0))
+    batch = stamped([("a", 1, 2, 0, {}), ("a", 2, 3, 1, {}), ("b", 1, 4, 0, {})], partition=0)
+    (whole,) = feed.machine.stamped(batch, offset=BEGIN, next_offset=BEGIN + 1)
+    assert isinstance(whole, Deliveries)
+    for part in (whole.part(1, 3), whole.part(0, 3).part(1, 3), whole.part(1, 3).part(0, 2)):
+        assert (part.first, part.rows.g.tolist(), part.handles) == (2, [3, 4], [("a", 1), ("b", 0)])
 
 
 def test_repeated_records_change_nothing() -> None:

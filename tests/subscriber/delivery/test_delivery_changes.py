@@ -132,6 +132,32 @@ def test_what_waits_from_before_a_topic_joined_its_event_partition_is_kept() -> 
     assert feed.names == [("a", 1), ("a", 2), ("b", 1)]
 
 
+def test_what_a_topic_had_before_it_joined_is_let_pass_though_it_is_read_behind_the_change() -> None:
+    """By key: the partition is read anew from an event of the old topic on, and with that the change is passed."""
+    source, feed = src("k"), Feed()
+    feed.answer(replace(grant(("a",), g=1, clock={"a": 0}, next_offsets={source: 0}), topic_by="key"))
+    for offset, topic in enumerate("abb"):
+        assert one_event(feed.machine, source=source, offset=offset, topic=topic, crc=0) == []
+    more = grant(AB, former=("a",), g=4, generation=2, clock={"a": 1, "b": 1}, next_offsets={source: 2})
+    assert ReadEvents(source=source, offset=0) in feed.answer(replace(more, topic_by="key"))
+    rows: list[Row] = [("a", 1, 2, 0, {}), ("b", 2, 5, 2, {})]
+    batch = replace(stamped(rows, partition=0, g=5, control_g=4), sources=(source,), ends=(3,))
+    feed.again(replace(batch, rows=replace(batch.rows, source=batch.rows.source * 0)).sealed())
+    for offset, topic in enumerate("abb"):
+        feed._keep(one_event(feed.machine, source=source, offset=offset, topic=topic, crc=0))
+    assert feed.names == [("a", 1), ("b", 2)]
+    assert feed.machine.buffered().events == 0
+
+
+def test_what_lies_behind_a_change_waits_for_it_also_where_order_is_by_pairs() -> None:
+    """With m = 2 nothing else would hold it: its entries tell of nothing that is missing."""
+    feed = Feed.granted(AB, m=2)
+    feed.answer(grant(AB, former=AB, g=3, generation=2, clock={"a": 1, "b": 0}, m=2))
+    feed.stamps(("a", 1, 2, 0, {}), ("b", 1, 4, 0, {}), g=4, control_g=3)
+    assert feed.events(("b", 0)) == []
+    assert feed.events(("a", 0)) == [("a", 1), ("b", 1)]
+
+
 def test_what_waits_for_a_stamps_partition_goes_on_when_that_is_dropped() -> None:
     """No batch may follow for hours: nothing else would set it going."""
     feed = Feed(partitions=2)

@@ -207,6 +207,18 @@ def test_what_entries_put_in_line_waits_for_frontiers_once_links_are_missing() -
     assert feed.delivered(feed.stamps(partition=0, g=5, control_g=2)) == [(ONE, 1)]
 
 
+def test_what_lies_behind_a_change_counts_for_entries_behind_it_too() -> None:
+    """Known by its entries before the change is passed, it is in line only then: the change brings its own clock."""
+    feed = going_on()
+    feed.answer(grant(BOTH, former=BOTH, g=4, generation=3, clock={ZERO: 1, ONE: 0}, partitions=2))
+    feed.stamps((ONE, 1, 5, 0, {}), partition=1, g=5, control_g=4)
+    feed.stamps((ZERO, 1, 3, 0, {}), partition=0, g=5, control_g=4)
+    assert feed.events((ZERO, 0)) == [(ZERO, 1)]
+    feed.stamps((ZERO, 2, 6, 1, {ONE: 1}), partition=0, g=6, control_g=4)
+    feed.stamps(partition=1, g=6, control_g=4)
+    assert feed.events((ONE, 0), (ZERO, 1)) == [(ONE, 1), (ZERO, 2)]
+
+
 def test_what_comes_before_something_that_was_delivered_contradicts_it() -> None:
     """Here an entry is missing: nothing told the one partition that the other has something before."""
     feed = going_on()
