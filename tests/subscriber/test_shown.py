@@ -77,7 +77,7 @@ def test_a_reader_tells_what_it_reads() -> None:
 
 
 @pytest.mark.parametrize("kind", [Subscriber, AsyncSubscriber, Reader])
-def test_what_was_never_made_can_be_shown(kind: type[Any]) -> None:
+def test_what_was_never_made_can_be_shown(kind: Any) -> None:
     """As a debugger does it with what stands in a traceback."""
     made: Any = object.__new__(kind)
     assert repr(made).startswith(f"<{kind.__name__}: not ")
