@@ -79,8 +79,8 @@ class Choosing:
 
     def due(self, held: tuple[str, ...]) -> tuple[str, ...] | None:
         """The set to ask for now, where a pattern stands for another one than that."""
-        following, now = self._following, self._clock()
-        if self._choice is None or not following.moved or now < self._due_at:
+        following = self._following
+        if self._choice is None or not following.moved or (now := self._clock()) < self._due_at:
             return None
         self._due_at = now + _EACH_S
         wanted = following.wanted(self._choice, held)

@@ -89,7 +89,7 @@ class Ready:
 
     def pop(self) -> tuple[Event | Lost, Deliveries | DeliverLost, int]:
         """The first one, and where it comes from: a loss, or a block and its place there."""
-        event, item, at = self.front, self._items[0], self._at
+        event, item, at = self._front or self.front, self._items[0], self._at
         self._count -= 1
         self._front = next(self._events, None)
         if self._front is None:

@@ -388,6 +388,8 @@ class Session:
 
     def follow(self) -> None:
         """Asks for topics that have come to a pattern, and does not wait: they join at their place in the order."""
+        if self._choosing.pattern is None:
+            return
         if self.grant is None or self._requests.is_open or self._requests.lapsed or self.ending or self.finished:
             return
         topics = self._choosing.due(self.grant.topics)
@@ -467,10 +469,10 @@ class Session:
             if self.finished is None:
                 return
         now = self._clock()
-        due_at = self._save_at if self._renew_at is None else min(self._save_at, self._renew_at)
-        if self.ready and now >= self._pump_at:
+        is_due = now >= self._save_at or (self._renew_at is not None and now >= self._renew_at)
+        if now >= self._pump_at and self.ready:
             self.pump(0.0)
-        elif self.finished is not None or now >= due_at or self._journal.full:
+        elif is_due or self.finished is not None or self._journal.full:
             self._keep()
 
     def _keep(self) -> None:

@@ -47,6 +47,8 @@ from totalorder.subscriber.watch import Changed, Granted, Hold, News, Stalled, n
 
 T = TypeVar("T")
 _ITERATE_S = 0.5
+_ACKNOWLEDGED = (Event, Lost, EventBatch)
+"""Not as `Event | Lost | EventBatch`, which is made and looked through anew for each event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,7 @@ class _Guard:
         return self._process != os.getpid()
 
     def __enter__(self) -> None:
-        if self.is_forked:
+        if self._process != os.getpid():
             raise _Misused(
                 f"a Subscriber of process {self._process} was called in process {os.getpid()}, a fork of it",
                 remedy="Make a Subscriber in the process that uses it",
@@ -345,14 +347,16 @@ class Subscriber(Generic[Handed]):
         check_timeout(timeout_s)
         deadline = self._clock() + timeout_s
         pumped = False
+        seeing = self._session.seeing
         while True:
-            self._tell()
+            if seeing.news:
+                self._tell()
             self._check()
             with self._guard:
-                while not self._session.seeing.news:
+                while not seeing.news:
                     if found := self._next(hand_out, nothing):
                         return found
-                    if self._session.seeing.news:
+                    if seeing.news:
                         break
                     over = self.finished or (self._drains and self._stopped)
                     if over or (pumped and (self._clock() >= deadline or self._stopped)):
@@ -371,11 +375,12 @@ class Subscriber(Generic[Handed]):
                     raise RuntimeError("a callback raised StopIteration") from error
 
     def _next(self, hand_out: Callable[[], Any], nothing: T) -> T:
-        self._session.tick()
+        session = self._session
+        session.tick()
         if self._drains and self._is_drained():
             self._stopped = True
             return nothing
-        if not self._session.ready or self._session.held:
+        if not session.ready or session.held:
             self._check_end()
             return nothing
         found: T = hand_out()
@@ -413,14 +418,16 @@ class Subscriber(Generic[Handed]):
         acknowledged, and this one is of use still.
         """
         self._check()
-        if not isinstance(event, Event | Lost | EventBatch):
+        if not isinstance(event, _ACKNOWLEDGED):
             raise Error(
                 f"ack() takes an event or a batch that poll(), poll_batch() or the iterator gave, and not {event!r}",
                 remedy="poll() gives None when nothing came in time: then there is nothing to acknowledge",
             )
         if isinstance(event, EventBatch) and not event:
             return
-        if event.sequence > self._session.handed or event.origin != self._session.ready.origin:
+        origin = self._session.ready.origin
+        is_of_another = event.origin is not origin and event.origin != origin
+        if event.sequence > self._session.handed or is_of_another:
             what = event if isinstance(event, EventBatch) else place(event)
             raise Error(
                 f"ack() was given {what}, which subscriber {self._id!r} has not handed out",
