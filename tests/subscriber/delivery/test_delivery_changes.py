@@ -149,6 +149,14 @@ def test_what_a_topic_had_before_it_joined_is_let_pass_though_it_is_read_behind_
     assert feed.machine.buffered().events == 0
 
 
+def test_what_joins_is_counted_from_the_change_on_also_where_order_is_by_pairs() -> None:
+    feed = Feed.granted(("a",), m=2)
+    more = grant(AB, former=("a",), g=3, generation=2, clock={"a": 1, "b": 4}, next_offsets={src("b"): 4}, m=2)
+    feed.answer(more)
+    feed.stamps(("a", 1, 2, 0, {}), ("b", 5, 4, 4, {}), g=4, control_g=3)
+    assert feed.events(("a", 0), ("b", 4)) == [("a", 1), ("b", 5)]
+
+
 def test_what_lies_behind_a_change_waits_for_it_also_where_order_is_by_pairs() -> None:
     """With m = 2 nothing else would hold it: its entries tell of nothing that is missing."""
     feed = Feed.granted(AB, m=2)
