@@ -1,5 +1,6 @@
 """What a machine of `delivery/` or `reading/` wants read, done at a Transport; and what comes, given in its terms."""
 
+from collections import Counter
 from itertools import groupby
 from operator import itemgetter
 from typing import Protocol
@@ -57,6 +58,8 @@ class Feed:
     def __init__(self, transport: Transport, domain: str, fed: Fed) -> None:
         self.event_partitions: dict[Source, bool] = {}
         """Those that are read, and whether the machine has paused them."""
+        self.given: Counter[Partition] = Counter()
+        """How many records of the domain's own partitions came, but for stamps."""
         self._transport, self._domain, self._fed = transport, domain, fed
         self._names = DomainTopics(domain=domain)
         self._own, self._cuts = self._names.own(), Partition(self._names.cuts, 0)
@@ -112,6 +115,8 @@ class Feed:
     def _give(self, records: list[Record]) -> None:
         """Gives records of one partition, unless that is read from elsewhere on meanwhile."""
         topic, at = records[0].topic, records[0].at
+        if topic in self._own and topic != self._names.stamps:
+            self.given[at] += len(records)
         if topic == self._names.grants:
             for record in records:
                 if record.value is not None:

@@ -1,8 +1,9 @@
 """Whether a process still holds its id: what must be read before anything is handed out, or asked, in its name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from totalorder.errors import BrokerUnavailable
+from totalorder.subscriber.through import through
 from totalorder.subscriber.transport import Partition, Transport
 
 _WAIT_S = 0.2
@@ -13,7 +14,9 @@ _SLEPT_S = 300.0
 
 
 class Holding:
-    """`pump` reads what has come, and raises Fenced where that tells of another process of the id."""
+    """`pump` reads what has come, and raises Fenced where that tells of another process of the id; `given` counts that
+    by partitions.
+    """
 
     def __init__(
         self,
@@ -23,8 +26,9 @@ class Holding:
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
         pump: Callable[[float], None],
+        given: Mapping[Partition, int],
     ) -> None:
-        self._transport, self._grants, self._pump = transport, grants, pump
+        self._transport, self._grants, self._pump, self._given = transport, grants, pump, given
         self._clock, self._wall_clock = clock, wall_clock
         self._awake = clock(), wall_clock()
         self.slept = False
@@ -62,13 +66,9 @@ class Holding:
         return True
 
     def _reaches_end(self, partition: Partition, deadline: float) -> bool:
-        """Reads a partition to its end, which must stand still, as when anything is read through; False where that
-        takes longer.
-        """
-        at, ends = self._transport.position, self._transport.end_offsets
-        while at(partition) < (end := ends([partition], once=True)[partition]):
-            while at(partition) < end:
-                if self._clock() >= deadline:
-                    return False
-                self._pump(_WAIT_S)
+        """Reads a partition to its end; False where that takes longer."""
+        for _ in through(self._transport, partition, lambda: self._given[partition], once=True):
+            if self._clock() >= deadline:
+                return False
+            self._pump(_WAIT_S)
         return True

@@ -282,7 +282,8 @@ class KafkaTransport(ABC):
         def compare() -> None:
             self._by_id.compare(names, {name: topic.topic_id for name, topic in self._described(names).items()})
 
-        self._identify_at = time.monotonic() + IDENTIFY_S
+        if self._by_id.names <= set(names):  # a question for some must not put off the one for all
+            self._identify_at = time.monotonic() + IDENTIFY_S
         with suppress(BrokerUnavailable):
             self._once(compare)
             return True

@@ -23,6 +23,7 @@ from totalorder.subscriber.reading.machine import Reading
 from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.stamps_log import StampsLog
 from totalorder.subscriber.start import Start, Until, check_place, ms_of
+from totalorder.subscriber.through import through
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 _LOG = logging.getLogger("totalorder.subscriber")
@@ -120,12 +121,11 @@ class ReaderSession:
             )
 
     def _read_grants(self) -> None:
-        """Reads answers to their present end, and goes on. It must stand still: compaction moves what lay before."""
+        """Reads answers to their present end, and goes on."""
         grants = self._grants
         self._transport.read(grants, self._transport.beginning_offsets([grants])[grants])
-        while self._transport.position(grants) < (end := self._transport.end_offsets([grants])[grants]):
-            while self._transport.position(grants) < end:
-                self._feed.give(self._transport.poll(_WAIT_S))
+        for _ in through(self._transport, grants, lambda: self._feed.given[grants]):
+            self._feed.give(self._transport.poll(_WAIT_S))
 
     def _meanwhile(self, others: list[Record], _: bool) -> None:
         """While stamps are looked into."""

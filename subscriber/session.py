@@ -53,6 +53,7 @@ from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
 from totalorder.subscriber.start import Start, check_place
 from totalorder.subscriber.stored import Stored, without_store
+from totalorder.subscriber.through import through
 from totalorder.subscriber.transport import Partition, Record, Transport
 from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
@@ -180,7 +181,9 @@ class Session:
         self._promised_at = -math.inf
         self._pumped_s = 0.0
         """Of the time since then: events were waited for, and ordered."""
-        self._holding = Holding(transport, self._grants, clock=clock, wall_clock=wall_clock, pump=self.pump)
+        self._holding = Holding(
+            transport, self._grants, clock=clock, wall_clock=wall_clock, pump=self.pump, given=self._feed.given
+        )
         self._ahead = 1
         """So many events that are ready are promised at a time: what the application takes in `_PROMISE_S`."""
 
@@ -312,21 +315,19 @@ class Session:
     def _read_through(self, partition: Partition) -> list[Record]:
         """All records of a partition up to its present end, if it is that of positions: others go where they belong.
 
-        It stays read, and others that are read go on. The end is asked for until it stands still: compaction may have
-        taken what lay before it, for the sake of a newer record behind it.
+        It stays read, and others that are read go on.
         """
         self._transport.read(partition, self._transport.beginning_offsets([partition])[partition])
         records: list[Record] = []
-        while self._transport.position(partition) < (end := self._transport.end_offsets([partition])[partition]):
-            while self._transport.position(partition) < end:
-                if self._clock() >= self._deadline:
-                    raise self._no_sequencer(f"{partition.topic} could not be read to its end")
-                self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
-                for record in self._feed.poll(_WAIT_S):
-                    if record.topic == self._names.positions:
-                        records.append(record)
-                    else:
-                        self._feed.give([record])
+        for _ in through(self._transport, partition, lambda: len(records) + self._feed.given[partition]):
+            if self._clock() >= self._deadline:
+                raise self._no_sequencer(f"{partition.topic} could not be read to its end")
+            self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
+            for record in self._feed.poll(_WAIT_S):
+                if record.topic == self._names.positions:
+                    records.append(record)
+                else:
+                    self._feed.give([record])
         return records
 
     def _stamps_ends(self, *, once: bool = False) -> dict[int, int]:

@@ -1,0 +1,101 @@
+"""A compacted partition is read as far as it goes just now, whatever is written and compacted meanwhile."""
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+from hypothesis import given, strategies as st
+from sim_kafka import SimKafka, SimTransport
+from sim_small import World, take
+
+from totalorder.subscriber import Reader
+from totalorder.subscriber.through import through
+from totalorder.subscriber.transport import Partition, Record
+
+AT = Partition("saved", 0)
+
+
+class Busy(SimTransport):
+    """Whenever it is asked for the end of a topic, `meanwhile` runs before."""
+
+    def __init__(self, world: World, topic: str, meanwhile: Callable[[], None]) -> None:
+        super().__init__(world.kafka, world.rng, world.tick)
+        self.topic, self.meanwhile = topic, meanwhile
+
+    def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
+        partitions = list(partitions)
+        if any(partition.topic == self.topic for partition in partitions):
+            self.meanwhile()
+        return super().end_offsets(partitions, once=once)
+
+
+def read(kafka: SimKafka, between: Callable[[], None], rng: random.Random) -> dict[bytes | None, int]:
+    """By key the newest offset that was read; `between` runs before each poll."""
+    transport, records = SimTransport(kafka, rng, lambda _: between()), list[Record]()
+    transport.read(AT, 0)
+    for _ in through(transport, AT, records.__len__):
+        records += transport.poll(0)
+    return {record.key: record.offset for record in records}
+
+
+@given(st.integers(0, 2**32), st.integers(1, 40))
+def test_the_newest_of_each_key_is_read(seed: int, writes: int) -> None:
+    """Of what was there at the begin, or a newer one; for as long as there are writes, each may compact."""
+    rng, kafka, left = random.Random(seed), SimKafka(), writes
+    kafka.create(AT.topic, 1)
+
+    def write() -> None:
+        kafka.append(AT, key=b"%d" % rng.randrange(4))
+        if rng.random() < 0.3:
+            kafka.compact(AT)
+
+    def between() -> None:
+        nonlocal left
+        if left and rng.random() < 0.7:
+            left -= 1
+            write()
+
+    for _ in range(rng.randrange(12)):
+        write()
+    there = {record.key: record.offset for record in kafka.logs.get(AT, [])}
+    newest = read(kafka, between, rng)
+    assert all(newest.get(key, -1) >= offset for key, offset in there.items())
+
+
+def test_what_others_write_all_the_time_does_not_put_it_off() -> None:
+    kafka, polls = SimKafka(), 0
+    kafka.create(AT.topic, 1)
+    kafka.append(AT, key=b"mine")
+
+    def between() -> None:
+        nonlocal polls
+        polls += 1
+        assert polls < 100
+        for _ in range(5):
+            kafka.append(AT, key=b"theirs")
+        kafka.compact(AT, before=3)
+
+    assert read(kafka, between, random.Random(1))[b"mine"] == 0
+
+
+@pytest.mark.parametrize("topic", ["d.positions", "d.grants"])
+def test_a_subscriber_begins_and_goes_on_while_others_save_and_are_answered_all_the_time(topic: str) -> None:
+    world = World(stamps_partitions=1)
+    world.publish("a")
+    other = world.subscriber("a", id="other")
+
+    def meanwhile() -> None:
+        if topic == "d.grants":
+            other._session._requests.renew(other._session.generation, 2.0)
+            world.tick(0)
+        else:
+            other._session.save(always=True)
+
+    subscriber = world.subscriber("a", transport=Busy(world, topic, meanwhile), start_timeout_s=20)
+    for _ in range(5):
+        world.publish("a")
+    assert [event.topic for event in take(subscriber, 5)] == ["a"] * 5
+    with Reader(["a"], domain="d", transport=Busy(world, topic, meanwhile), start="earliest", until="now") as reader:
+        assert len(list(reader)) == 6
+    for one in (subscriber, other):
+        one.close()
