@@ -106,7 +106,7 @@ class Lives:
             transport.fair, transport.most = True, 50
         elif world.has("crashes") and rng.random() < 0.2:
             transport.crash_in = rng.randint(1, 40)
-        process.kept = list(world.retention.needs(slot)) if world.has("trims") else []
+        process.kept = list(world.retention.needs(slot.id)) if world.has("trims") else []
         slot.processes.append(process)
         self.by_nonce[process.nonce] = process
         return process

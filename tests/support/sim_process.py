@@ -1,7 +1,7 @@
 """One process of a subscriber id in a simulated world: its life, and a transport at whose every call things happen."""
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,8 +56,9 @@ class Process:
     idle: bool = True
     """Whether it is between two calls of its subscriber."""
     dead: bool = False
-    kept: Sequence[tuple[Mapping[int, int], Mapping[Source, int]]] = ()
-    """From where on the id needed stamps and events when the process was made."""
+    kept: list[tuple[Mapping[int, int], Mapping[Source, int]]] = field(default_factory=list)
+    """From where on the id needed stamps and events when the process was made, or asked how far it has to read
+    positions: it goes on from one of those, though others of the id save later ones before it has."""
     asked_at: int = 0
     """When it sent the request that was granted, as far as it has come."""
     started_at: int = 0
@@ -177,6 +178,10 @@ class StormTransport(SimTransport):
             self._die()
         found = super().end_offsets(partitions)
         self.noted |= found
+        process = self.process
+        assert process is not None
+        if not process.started_at and any(at.topic == self.world.names.positions for at in found):
+            process.kept += self.world.retention.needs(process.id)
         self._go_on()
         return found
 

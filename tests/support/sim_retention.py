@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from sim_lives import Slot
-
 from totalorder.sequencer.control import Grant, decode_answer
 from totalorder.sequencer.position import decode_saved
 from totalorder.sequencer.stamps import Source
@@ -69,7 +67,7 @@ class Retention:
         unanswered = kafka.end(control) > world.sequencer.offsets.get(control, 0)
         if world.sequencer.planned is not None or unanswered or world.late:
             return  # what is granted yet may need what lies behind the ends that the request names
-        kept = [need for slot in world.slots for need in self.needs(slot)]
+        kept = [need for slot in world.slots for need in self.needs(slot.id)]
         # One that begins may be about to read from a position that is no longer the newest.
         kept += [need for process in world.turns.alive if not process.started_at for need in process.kept]
         for number in range(world.domain.stamps_partitions):
@@ -108,16 +106,16 @@ class Retention:
             if place[:2] == at[:2]
         ]
 
-    def needs(self, slot: Slot) -> Iterator[Need]:
+    def needs(self, subscriber: str) -> Iterator[Need]:
         """What an id may need: by its saved positions, and the grants that came later."""
         newest: dict[bytes | None, bytes | None] = {}
-        for record in self._world.kafka.logs.get(self._world.positions_of(slot.id), []):
-            if record.key is not None and record.key.startswith(f"{slot.id}/".encode()):
+        for record in self._world.kafka.logs.get(self._world.positions_of(subscriber), []):
+            if record.key is not None and record.key.startswith(f"{subscriber}/".encode()):
                 newest[record.key] = record.value
         saves = [decode_saved(value) for value in newest.values() if value is not None]
         for saved in saves:
             yield {number: mark.offset for number, mark in saved.position.stamps.items()}, saved.position.sources
         known = min((saved.position.generation for saved in saves), default=0)
         for answer in self._world.sequencer.answers:
-            if isinstance(answer, Grant) and answer.id == slot.id and answer.generation > known:
+            if isinstance(answer, Grant) and answer.id == subscriber and answer.generation > known:
                 yield answer.stamps_ends, answer.next_offsets
