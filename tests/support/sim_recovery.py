@@ -109,14 +109,16 @@ def _marks(lost: SimSequencer) -> list[SnapshotMark]:
 
 
 def _is_there(lost: SimSequencer, mark: SnapshotMark | None) -> bool:
-    """Whether nothing is gone of stamps and cuts since a snapshot, or since the domain began."""
+    """Whether nothing is gone of stamps and cuts since a snapshot, or since the domain began. What came late proves
+    nothing: where cuts begin with an old one that was written once more, those behind it may be gone.
+    """
     begins = (mark.stamps_ends or mark.stamps_begins) if mark is not None else (0,) * lost.domain.stamps_partitions
     stamps = all(_bounds(lost)[at][0] <= begin for at, begin in enumerate(begins))
     at = Partition(lost.names.cuts, 0)
     if mark is None:
         return stamps and not lost.kafka.begin(at)
-    first = min((int(_headers(record)["cut"]) for record in lost.kafka.logs.get(at, [])), default=0)
-    return stamps and first <= mark.cut
+    later = (record.offset for record in lost.kafka.ever(at) if int(_headers(record)["cut"]) > mark.cut)
+    return stamps and lost.kafka.begin(at) <= next(later, lost.kafka.end(at))
 
 
 def _behind(lost: SimSequencer, shards: int, mark: SnapshotMark) -> _Past:
