@@ -161,6 +161,14 @@ def test_read_ends_where_nothing_comes_for_as_long_as_is_said(
     assert (f"no event came for 0.01 s, and {where} is not reached. Go on later" in errors) == bool(code)
 
 
+def test_read_takes_no_empty_end_for_now(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    reading(monkeypatch)
+    with pytest.raises(SystemExit) as done:
+        main((*READ, "--timeout", "0.01", "--until", ""))
+    assert done.value.code == 2
+    assert "--until" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("until", ["now", PLACE, "2026-01-01"])
 def test_read_does_not_follow_to_an_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], until: str

@@ -93,7 +93,7 @@ def run(
 
     from totalorder.subscriber import Reader
 
-    end = None if follow else place_of("--until", until or "now", "now")
+    end = None if follow else place_of("--until", "now" if until is None else until, "now")
     with saying(as_json=as_json) as log:
         log.setLevel(logging.INFO)
         with said_if_long(f"looking for the beginning in domain {domain} on {bootstrap_servers} … (Ctrl-C ends)"):
