@@ -14,6 +14,7 @@ from totalorder.subscriber.event import Handed
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reader_session import ReaderSession, ReaderSettings
 from totalorder.subscriber.seeing import Seeing
+from totalorder.subscriber.shown import shown
 from totalorder.subscriber.start import Start, Until, check_start, check_until
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import Unread
@@ -115,14 +116,10 @@ class Reader(Generic[Handed]):
     def __repr__(self) -> str:
         if not self._begun:
             return "<Reader: not begun>"
-        failure, choice = self._failure, self._choice
-        states = [f"at g {self.position.g}"]
-        states += ["finished"] if self.finished else []
-        states += ["stopped"] if self._stopped else []
-        states += [f"ended by {type(failure).__name__}"] if failure is not None else []
-        states += ["closed"] if self._closed else []
+        choice, states = self._choice, {"finished": self.finished, "stopped": self._stopped}
         chosen = named(tuple(sorted(choice.topics))) if choice.pattern is None else f"pattern {choice.pattern!r}"
-        return f"<Reader of domain {self._domain!r}, {chosen}: {', '.join(states)}>"
+        who = f"Reader of domain {self._domain!r}"
+        return shown(who, chosen, self.position.g, self._failure, states, closed=self._closed)
 
     def poll(self, timeout_s: float = 0.0) -> Handed | None:
         """The next event, or None when there is none within `timeout_s`, or all was read. A Lost comes with

@@ -39,6 +39,7 @@ from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.running import run
 from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.session import Session, SessionSettings
+from totalorder.subscriber.shown import shown
 from totalorder.subscriber.start import Start, check_start
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Transport
@@ -106,7 +107,7 @@ class _Guard:
         return self._process != os.getpid()
 
     def __enter__(self) -> None:
-        if self._process != os.getpid():
+        if self.is_forked:
             raise _Misused(
                 f"a Subscriber of process {self._process} was called in process {os.getpid()}, a fork of it",
                 remedy="Make a Subscriber in the process that uses it",
@@ -311,14 +312,10 @@ class Subscriber(Generic[Handed]):
         """On one line, at any time; no settings, which have secrets among them."""
         if not self._begun:
             return f"<{kind}: not begun>"
-        failure, session = self._guard.failure, self._session
-        states = [f"at g {session.machine.g}"]
-        states += ["paused"] if session.held else []
-        states += ["finished"] if self.finished else []
-        states += ["stopped"] if stopped else []
-        states += [f"ended by {type(failure).__name__.lstrip('_')}"] if failure is not None else []
-        states += ["closed"] if self._closed else []
-        return f"<{kind} {self._id!r} of domain {self._domain!r}, {named(self.topics)}: {', '.join(states)}>"
+        who, session = f"{kind} {self._id!r} of domain {self._domain!r}", self._session
+        states = {"paused": session.held, "finished": self.finished, "stopped": stopped}
+        failure = self._guard.failure
+        return shown(who, named(self.topics), session.machine.g, failure, states, closed=self._closed)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
