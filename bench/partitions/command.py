@@ -79,7 +79,6 @@ class Plan:
     partitions: tuple[int, ...]
     written: int
     rates: tuple[int, ...]
-    rounds: int
     warm_up_s: float
     settle_s: float
     phase_s: float
@@ -92,7 +91,6 @@ class Plan:
                 partitions=(2, 16),
                 written=2,
                 rates=(200,),
-                rounds=1,
                 warm_up_s=0.5,
                 settle_s=0.5,
                 phase_s=1,
@@ -102,7 +100,6 @@ class Plan:
                 partitions=(4, 256),
                 written=4,
                 rates=(200, 3_000),
-                rounds=1,
                 warm_up_s=15,
                 settle_s=5,
                 phase_s=8,
@@ -112,10 +109,9 @@ class Plan:
                 partitions=(4, 64, 256, 1_000),
                 written=4,
                 rates=(200, 3_000, 10_000),
-                rounds=2,
                 warm_up_s=90,
                 settle_s=15,
-                phase_s=20,
+                phase_s=30,
                 patience_s=30,
             ),
         )
@@ -140,10 +136,8 @@ def run(request: Request) -> Outcome:
             _Turn(cluster, plan, layouts[0], kind, request.say).warm_up()
         for layout in layouts:
             _fill(cluster, layout)
-            for number in range(plan.rounds):
-                for kind in KINDS:
-                    turn = _Turn(cluster, plan, layout, kind, request.say)
-                    turn.run(number, found[layout.name][kind])
+            for kind in KINDS:
+                _Turn(cluster, plan, layout, kind, request.say).run(found[layout.name][kind])
     data = summary(plan.rates, found)
     write = partial(write_page, request.out, "partitions", data, page(data))
     return Outcome(data=data, tables=tables(data), write=write)
@@ -175,22 +169,22 @@ class _Turn:
         with self._started("warm-up") as (query, receiver):
             self._phase(query, receiver, self._plan.rates[0], self._plan.warm_up_s)
 
-    def run(self, number: int, measured: Measured) -> None:
+    def run(self, measured: Measured) -> None:
         """Publishes at each rate until the kind falls behind; an Error of the query ends the turn and is noted."""
-        plan, name = self._plan, f"{self._layout.name} partitions, round {number + 1}, {KINDS[self._kind]}"
+        plan, name = self._plan, f"{self._layout.name} partitions, {KINDS[self._kind]}"
         self._say(f"{name}: starting")
         try:
-            with self._started(str(number)) as (query, receiver):
+            with self._started("turn") as (query, receiver):
                 self._publish(BatchTimes(query), plan.rates[0], plan.settle_s)
                 for rate in plan.rates:
                     phase = self._phase(query, receiver, rate, plan.phase_s)
-                    measured.phases.setdefault(rate, []).append(phase)
+                    measured.phases[rate] = phase
                     self._say(f"{name} at {rate} events/s: {phase.told()}")
                     if phase.missing:
                         break
-                measured.memory.append(memory_of(self._cluster.spark))
+                measured.memory = memory_of(self._cluster.spark)
         except Error as error:
-            measured.failures.append(error.what)
+            measured.failure = error.what
             self._say(f"{name}: {error.what}")
 
     @contextmanager

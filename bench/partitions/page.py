@@ -14,7 +14,7 @@ from totalorder.bench.outcome import Table, markdown
 
 _HEAD = """# Partitions
 
-    totalorder bench partitions       # an hour; --quick: eight minutes; --out DIR writes this page, and data
+    totalorder bench partitions       # forty minutes; --quick: eight; --out DIR writes this page, and data
 
 What partitions of the event topics cost: the sequencer job, and beside it two stateless Spark queries that copy the
 same topics, one with Spark's and Kafka's own settings and one with those of the job
@@ -31,8 +31,8 @@ other: that copy's batches take as long as that.
 
 _MEMORY = """## Memory
 
-At the end of a turn, in MB, the largest of all turns. Java is the same one for all turns, so what is resident of it
-only grows; the heap is what a full collection leaves. Pages that Python processes share are counted once.
+At the end of a turn, in MB. Java is the same one for all turns, so what is resident of it only grows; the heap is what
+a full collection leaves. Pages that Python processes share are counted once.
 """
 
 KINDS = {"copy": "copy", "tuned": "tuned copy", "job": "job"}
@@ -59,11 +59,11 @@ class Phase:
 
 @dataclass
 class Measured:
-    """What was seen of one kind over one layout, all rounds together; phases by rate."""
+    """What was seen of one kind over one layout; phases by rate."""
 
-    phases: dict[int, list[Phase]] = field(default_factory=dict)
-    memory: list[Memory] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    phases: dict[int, Phase] = field(default_factory=dict)
+    memory: Memory | None = None
+    failure: str | None = None
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -74,15 +74,15 @@ def summary(rates: Sequence[int], found: Mapping[str, Mapping[str, Measured]]) -
     return {
         layout: {
             "rates": {str(rate): _at(rate, kinds) for rate in rates},
-            "memory": {kind: _largest(each.memory) for kind, each in kinds.items()},
-            "failures": {kind: each.failures for kind, each in kinds.items()},
+            "memory": {kind: asdict(each.memory) if each.memory else None for kind, each in kinds.items()},
+            "failure": {kind: each.failure for kind, each in kinds.items()},
         }
         for layout, kinds in found.items()
     }
 
 
 def _at(rate: int, kinds: Mapping[str, Measured]) -> dict[str, Any]:
-    figures = {kind: _figures(each.phases.get(rate, ())) for kind, each in kinds.items()}
+    figures = {kind: _figures(each.phases.get(rate)) for kind, each in kinds.items()}
     ratios = {
         f"{part.removesuffix('_ms')}_to_{kind}": _ratio(figures["job"][part], figures[kind][part])
         for part in _PARTS
@@ -92,30 +92,25 @@ def _at(rate: int, kinds: Mapping[str, Measured]) -> dict[str, Any]:
     return figures | ratios
 
 
-def _figures(phases: Sequence[Phase]) -> dict[str, Any]:
-    """Of all rounds; there are no percentiles where an event did not come in time."""
-    came, missing = sum(len(phase.delays) for phase in phases), sum(phase.missing for phase in phases)
-    triggers = [batch.ms[WHOLE] for phase in phases for batch in phase.batches]
+def _figures(phase: Phase | None) -> dict[str, Any]:
+    """There are no percentiles where an event did not come in time."""
+    delays: Floats = phase.delays if phase else np.empty(0)
+    missing, batches = (phase.missing, phase.batches) if phase else (0, ())
     figures: dict[str, Any] = {
-        "events": came + missing,
-        "came": came,
+        "events": len(delays) + missing,
+        "came": len(delays),
         "p50_ms": None,
         "p99_ms": None,
-        "trigger_ms": median(triggers) if triggers else None,
+        "trigger_ms": median(batch.ms[WHOLE] for batch in batches) if batches else None,
     }
-    if came and not missing:
-        p50, p99 = np.percentile(np.concatenate([phase.delays for phase in phases]), (50, 99)) * 1_000
+    if len(delays) and not missing:
+        p50, p99 = np.percentile(delays, (50, 99)) * 1_000
         figures |= {"p50_ms": float(p50), "p99_ms": float(p99)}
     return figures
 
 
 def _ratio(job: float | None, copy: float | None) -> float | None:
     return job / copy if job is not None and copy is not None else None
-
-
-def _largest(memory: Sequence[Memory]) -> dict[str, float] | None:
-    rows = [asdict(each) for each in memory]
-    return {name: max(row[name] for row in rows) for name in rows[0]} if rows else None
 
 
 # --- for a person -----------------------------------------------------------------------------------------------------
@@ -181,8 +176,8 @@ def _failures(data: Mapping[str, Any]) -> str:
     lines = [
         f"- {partitions} partitions, {KINDS[kind]}: {what}\n"
         for partitions, layout in data.items()
-        for kind, failures in layout["failures"].items()
-        for what in failures
+        for kind, what in layout["failure"].items()
+        if what
     ]
     return "".join(lines)
 
