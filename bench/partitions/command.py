@@ -217,13 +217,18 @@ class _Turn:
         times = BatchTimes(query)
         before = len(times.look())
         began = time.time()
-        count = self._publish(times, rate, seconds)
+        acknowledged_s = self._publish(times, rate, seconds)
         rows = receiver.all_of(self._sent, self._plan.patience_s)
         delays = delays_between(rows, began, math.inf)
-        return Phase(delays=delays, missing=count - len(delays), batches=tuple(times.look()[before:]))
+        return Phase(
+            delays=delays,
+            missing=round(rate * seconds) - len(delays),
+            acknowledged_s=acknowledged_s,
+            batches=tuple(times.look()[before:]),
+        )
 
-    def _publish(self, times: BatchTimes, rate: int, seconds: float) -> int:
-        """How many events it published."""
+    def _publish(self, times: BatchTimes, rate: int, seconds: float) -> float:
+        """After how many seconds the broker had an event, in the median."""
         (topics, partitions), deadline = self._layout.load, time.monotonic() + 3 * seconds + _BUSY_S
         arguments = (self._cluster.servers, topics, rate, seconds, partitions)
         with Worker(publish_paced, *arguments) as publisher:
@@ -231,6 +236,5 @@ class _Turn:
                 times.look()
                 if time.monotonic() > deadline:
                     raise Error(f"publishing {rate} events/s cannot keep up", remedy="The machine is too busy")
-        count = round(rate * seconds)
-        self._sent += count
-        return count
+            self._sent += round(rate * seconds)
+            return float(publisher.hear("publish", _LOOK_S))

@@ -56,7 +56,7 @@ def test_processes_below_another_are_found_at_any_depth() -> None:
 
 def phase(delay_s: float, *, came: int = 100, missing: int = 0, trigger_ms: int = 40) -> Phase:
     batch = BatchTime(rows=1, ms={WHOLE: trigger_ms})
-    return Phase(delays=np.full(came, delay_s), missing=missing, batches=(batch,) * 3)
+    return Phase(delays=np.full(came, delay_s), missing=missing, acknowledged_s=delay_s / 4, batches=(batch,) * 3)
 
 
 MEMORY = Memory(java_mb=900.0, heap_mb=80.0, python_mb=300.0)
@@ -91,6 +91,7 @@ def test_one_that_falls_behind_has_no_percentiles_and_no_ratio() -> None:
         "came": 0,
         "p50_ms": None,
         "p99_ms": None,
+        "acknowledged_ms": None,
         "trigger_ms": None,
     }
     assert data["memory"]["job"] == {"java_mb": 900.0, "heap_mb": 80.0, "python_mb": 300.0}
@@ -106,6 +107,7 @@ def test_the_tables_and_the_page_say_who_is_behind_and_what_was_not_tried() -> N
         ["64", "3,000", "100", "behind: 25%", "200", "2.00", "-"],
         ["64", "10,000", "-", "-", "-", "-", "-"],
     ]
+    assert list(shown[2].rows[0]) == ["64", "200", "50", "12", "100"], "what of it is the publisher's and the broker's"
     text = page(data)
     assert "| 64 | 3,000 | 100 | behind: 25% |" in text
     assert "- 64 partitions, job: it ended\n" in text
@@ -114,7 +116,7 @@ def test_the_tables_and_the_page_say_who_is_behind_and_what_was_not_tried() -> N
 
 def test_a_layout_of_which_nothing_was_seen_has_a_row_of_dashes() -> None:
     data = summary((200,), {"4": {kind: Measured(failure="no answer") for kind in KINDS}})
-    assert all(set(row[2:]) == {"-"} for table in tables(data)[:3] for row in table.rows)
+    assert all(set(row[2:]) == {"-"} for table in tables(data)[:4] for row in table.rows)
 
 
 def test_a_receiver_may_be_asked_again_and_ends_when_nobody_listens() -> None:
@@ -138,6 +140,7 @@ def test_a_receiver_says_what_comes_on_any_partition(broker: LocalBroker, new_to
     with Receiver(receive_plain, broker.bootstrap_servers, topics, 4) as receiver:
         with Worker(publish_paced, broker.bootstrap_servers, topics, 1_000, 0.08, 4) as publisher:
             assert publisher.ended(_BOUND_S)
+            assert 0 < publisher.hear("publish", _BOUND_S) < _BOUND_S
         assert len(receiver.all_of(80, _BOUND_S)) == 80
     with closing(kafka_clients.consumer(broker.bootstrap_servers)) as consumer:
         sources = [TopicPartition(topic, partition) for topic in topics for partition in range(4)]
