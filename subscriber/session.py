@@ -176,6 +176,9 @@ class Session:
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
         """How far events may be handed out, and were."""
+        self._is_kept_back = False
+        """Whether the application asked for an event that is ready, and it is not certain yet that the id is still this
+        process's."""
         self._idle_s = 0.0
         self._handed_before = 0
         self._promised_at = -math.inf
@@ -465,7 +468,9 @@ class Session:
         self._pumped_s += self._clock() - begun
 
     def _waits(self) -> list[Wait]:
-        """What events wait for, while the application has none to take."""
+        """What events wait for, while the application has none to take, or gets none."""
+        if self.ready and self._is_kept_back:
+            return [Wait(kind="log", topic=self._names.grants)]
         if self.ready or self.held:
             return []
         read = {source.topic for source in self._event_partitions}
@@ -573,6 +578,11 @@ class Session:
         return self.ready.max_g(self._ahead)
 
     def _promise(self, least: int = 1) -> bool:
+        """Whether the next events may be handed out."""
+        self._is_kept_back = not self._promised(least)
+        return not self._is_kept_back
+
+    def _promised(self, least: int) -> bool:
         """Sees to it that the next events may be handed out, and that the id is still this process's.
 
         It covers `least` events, or more. First the promise is put on the log, then grants are read to their end. A
