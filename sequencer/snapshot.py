@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from operator import gt
 from typing import Any
 
 import pyarrow as pa
@@ -257,8 +258,11 @@ def _mark(content: Mapping[str, Any], domain: str) -> SnapshotMark:
     partitions = len(mark.stamps_begins)
     if mark.domain != domain or not mark.shards <= partitions <= MAX_STAMPS_PARTITIONS:
         raise ValueError(f"it is of domain {mark.domain:.99}, with {partitions} stamps partitions")
-    if mark.stamps_ends is not None and len(mark.stamps_ends) != partitions:
-        raise ValueError("it has not one end for each stamps partition")
+    if mark.stamps_ends is not None:
+        if len(mark.stamps_ends) != partitions:
+            raise ValueError("it has not one end for each stamps partition")
+        if any(map(gt, mark.stamps_begins, mark.stamps_ends)):
+            raise ValueError("a stamps partition ends before where it had ended")
     if [source.partition for source in mark.ends if source.topic == f"{domain}.control"] != [0]:
         raise ValueError("it does not say where control goes on")
     if len(set(mark.topic_order)) < len(mark.topic_order) or len(mark.keys) > _MOST_KEYS:

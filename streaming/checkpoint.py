@@ -24,6 +24,7 @@ QUERY = "query"
 SEED = "seed"
 """The states that a recovered checkpoint begins with, in base64: a file of this name and the number for each shard."""
 LOCK = "lock"
+_REMEDY = "Restore the checkpoint from a copy, or make it anew by `totalorder recover`"
 _LOCK_POLL_S = 0.1
 _OPERATOR = f"{QUERY}/state/0/_metadata/v2"
 _SCHEMA_PATH = re.compile(r'"[^"]*(/state/0/_stateSchema/[^"]*)"')
@@ -49,6 +50,7 @@ def read_checkpoint(store: Store, where: str) -> CheckpointFacts:
     text = _text(store, RECORD, where)
     record = DomainRecord.decode(text, f"{where}/{RECORD}") if text is not None else None
     planned, committed = newest_planned(store), _newest(store, "commits")
+    _check_commit(store, committed, where)
     _, next_offsets = _planned(store, record, committed, where)
     planned_ms, planned_offsets = _planned(store, record, planned, where)
     return CheckpointFacts(
@@ -110,14 +112,24 @@ def _text(store: Store, name: str, where: str) -> str | None:
     try:
         return store.read(name)
     except (UnicodeDecodeError, OSError) as error:
-        raise StateError(
-            f"{where}/{name} cannot be read: {error}",
-            remedy="Restore the checkpoint from a copy, or make it anew by `totalorder recover`",
-        ) from error
+        raise StateError(f"{where}/{name} cannot be read: {error}", remedy=_REMEDY) from error
 
 
 def _newest(store: Store, log: str) -> int:
     return max((int(name) for name in store.names(f"{QUERY}/{log}") if name.isdecimal()), default=-1)
+
+
+def _check_commit(store: Store, batch: int, where: str) -> None:
+    """StateError where what Spark wrote of the newest finished batch is not whole. There may be none."""
+    if batch < 0:
+        return
+    name = f"{QUERY}/commits/{batch}"
+    content: object = None
+    with contextlib.suppress(ValueError):
+        _version, text, *_ = (_text(store, name, where) or "").splitlines()
+        content = json.loads(text)
+    if not isinstance(content, dict):
+        raise StateError(f"{where}/{name} is damaged, and batch {batch} was finished", remedy=_REMEDY)
 
 
 def _planned(store: Store, record: DomainRecord | None, batch: int, where: str) -> tuple[int, dict[Source, int]]:
@@ -155,10 +167,7 @@ def _readable(store: Store, batch: int, where: str) -> Iterator[tuple[str, Batch
         yield metadata, BatchEnd.decode(json.loads(source), f"{where}/{name}")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         state = "missing" if text is None else "damaged"
-        raise StateError(
-            f"{where}/{name} is {state}, and batch {batch} was planned",
-            remedy="Restore the checkpoint from a copy, or make it anew by `totalorder recover`",
-        ) from None
+        raise StateError(f"{where}/{name} is {state}, and batch {batch} was planned", remedy=_REMEDY) from None
 
 
 def offsets_at(record: DomainRecord, end: BatchEnd) -> dict[Source, int]:

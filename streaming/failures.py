@@ -102,7 +102,8 @@ def error_from(message: str, disks: Iterable[str] = ()) -> Error:
     if _DAMAGED.search(message):
         return StateError(
             f"Spark cannot read the checkpoint: {first}",
-            remedy="Restore the whole checkpoint from a copy; never delete single files in it",
+            remedy="Restore the whole of it from a copy, or make it anew by `totalorder recover`; never delete single "
+            "files in it",
         )
     if _NO_MEMORY.search(message):
         return Error(f"Java's memory was full: {first}", remedy="Give it more, by --spark spark.driver.memory=4g")

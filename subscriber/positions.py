@@ -2,8 +2,12 @@
 
 from collections.abc import Iterable
 
+from totalorder.sequencer.limits import MAX_COUNT
 from totalorder.sequencer.position import Progress, SavedPosition, decode_saved, encode_saved
 from totalorder.subscriber.transport import Partition, Record, Transport
+
+_MOST_DIGITS = len(str(MAX_COUNT))
+"""Of a generation; somebody else may write a longer key."""
 
 
 class Positions:
@@ -51,7 +55,8 @@ class Positions:
         """
         prefix = f"{self._id}/".encode()
         keys = (record.key for record in records if record.key is not None and record.key.startswith(prefix))
-        newest = max((int(number) for key in keys if (number := key[len(prefix) :]).isdigit()), default=0)
+        numbers = (key[len(prefix) :] for key in keys)
+        newest = max((int(number) for number in numbers if number.isdigit() and len(number) <= _MOST_DIGITS), default=0)
         return newest if newest > generation else None
 
     def save(self, position: Progress, *, generation: int, through: int, timeout_s: float | None) -> None:

@@ -176,6 +176,9 @@ class Session:
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
         """How far events may be handed out, and were."""
+        self._is_kept_back = False
+        """Whether the application asked for an event that is ready, and it is not certain yet that the id is still this
+        process's."""
         self._idle_s = 0.0
         self._handed_before = 0
         self._promised_at = -math.inf
@@ -195,7 +198,7 @@ class Session:
         Raises SequencerUnavailable when that takes longer than `start_timeout_s`, Rejected when it is refused, Fenced
         when yet another process has taken the id over meanwhile.
         """
-        self._deadline = self._clock() + self._settings.start_timeout_s
+        self._wait_anew()
         self._stamps_count = self._count(self._names.stamps)
         self._origin = Position(self._settings.domain, self._transport.topic_id(self._names.stamps), 0)
         check_place(self._settings.start, self._origin, now_ms=round(self._wall_clock() * 1000))
@@ -215,7 +218,7 @@ class Session:
             topics = self._choosing.chosen(choice, () if self._settings.begin_anew else self._history.held())
             self._take_over(self._subscribe(topics, ends))
             while not self._still_holds():
-                self._await(f"{self._names.grants} could not be read to its end")
+                self._await(unread=self._names.grants)
         except (Exception, KeyboardInterrupt, SystemExit):
             self._requests.withdraw(_TIMED_SEND_S)
             raise
@@ -228,6 +231,7 @@ class Session:
         before, and finds this process's.
         """
         saved, promised = None, 0
+        self._wait_anew()
         if self._settings.start != "now":
             saved, promised = self._positions.newest(self._read_through(self._positions.partition))
             self._transport.stop(self._positions.partition)
@@ -289,7 +293,7 @@ class Session:
         if after >= grant.g:  # there is no history; the job's clock may be behind the time that was given
             return None
         begun = beginning.progress(marks, after, grant)
-        self._deadline = self._clock() + self._settings.start_timeout_s
+        self._wait_anew()
         return begun
 
     def _meanwhile(self, others: list[Record], came: bool) -> None:
@@ -321,9 +325,12 @@ class Session:
         records: list[Record] = []
         for _ in through(self._transport, partition, lambda: len(records) + self._feed.given[partition]):
             if self._clock() >= self._deadline:
-                raise self._no_sequencer(f"{partition.topic} could not be read to its end")
+                raise self._unread_yet(partition.topic)
             self.seeing.look(lambda: [Wait(kind="log", topic=partition.topic)])
-            for record in self._feed.poll(_WAIT_S):
+            found = self._feed.poll(_WAIT_S)
+            if any(record.topic == partition.topic for record in found):
+                self._wait_anew()  # a long log takes its time
+            for record in found:
                 if record.topic == self._names.positions:
                     records.append(record)
                 else:
@@ -340,7 +347,7 @@ class Session:
         """The set to `change` to. SettingsError for a pattern that cannot be meant: then nothing was touched."""
         if self.ending or self.finished is not None:
             raise self.ended()
-        self._deadline = self._clock() + self._settings.start_timeout_s
+        self._wait_anew()
         assert self.grant is not None
         self._require_awake()
         return self._choosing.chosen(choice, self.grant.topics)
@@ -358,7 +365,7 @@ class Session:
         if not drain:
             self.ready.clear()
         if not self.ending and self.finished is None:
-            self._deadline = self._clock() + self._settings.start_timeout_s
+            self._wait_anew()
             self._require_awake()
             self._requests.ask(
                 lambda generation: Unsubscribe(id=self._settings.id, generation=generation, nonce=self._nonce)
@@ -403,10 +410,14 @@ class Session:
                 ends = self._stamps_ends(once=True)
                 self._requests.begin(self._request(topics, ends), _TIMED_SEND_S)
 
-    def _await(self, why: str = "it did not answer the request") -> None:
-        """Lets an answer come."""
+    def _wait_anew(self) -> None:
+        """What is waited for from here on has its own time."""
+        self._deadline = self._clock() + self._settings.start_timeout_s
+
+    def _await(self, unread: str = "") -> None:
+        """Lets an answer come; or more of a topic, where what is there is what is waited for."""
         if self._clock() >= self._deadline:
-            raise self._no_sequencer(why)
+            raise self._unread_yet(unread) if unread else self._no_sequencer("it did not answer the request")
         self.pump(_WAIT_S, [Wait(kind="grant")])
 
     def ended(self) -> SubscriptionEnded:
@@ -421,6 +432,13 @@ class Session:
             how, remedy = f"was unsubscribed{at} by somebody else", "Make a new Subscriber to subscribe again"
         return SubscriptionEnded(
             f"the subscription of id {self._settings.id!r} in domain {self._settings.domain!r} {how}", remedy=remedy
+        )
+
+    def _unread_yet(self, topic: str) -> BrokerUnavailable:
+        return BrokerUnavailable(
+            f"{topic} could not be read to its end within {self._settings.start_timeout_s:g} s",
+            remedy="Look at the broker, and at what else this machine has to do; start_timeout_s (--start-timeout) "
+            "waits longer",
         )
 
     def _no_sequencer(self, why: str, remedy: str = "") -> SequencerUnavailable:
@@ -450,7 +468,9 @@ class Session:
         self._pumped_s += self._clock() - begun
 
     def _waits(self) -> list[Wait]:
-        """What events wait for, while the application has none to take."""
+        """What events wait for, while the application has none to take, or gets none."""
+        if self.ready and self._is_kept_back:
+            return [Wait(kind="log", topic=self._names.grants)]
         if self.ready or self.held:
             return []
         read = {source.topic for source in self._event_partitions}
@@ -558,6 +578,11 @@ class Session:
         return self.ready.max_g(self._ahead)
 
     def _promise(self, least: int = 1) -> bool:
+        """Whether the next events may be handed out."""
+        self._is_kept_back = not self._promised(least)
+        return not self._is_kept_back
+
+    def _promised(self, least: int) -> bool:
         """Sees to it that the next events may be handed out, and that the id is still this process's.
 
         It covers `least` events, or more. First the promise is put on the log, then grants are read to their end. A
@@ -575,21 +600,19 @@ class Session:
         except BrokerUnavailable:
             # How long an outage is borne, poll decides.
             return False
-        promised = self._positions.promised
-        if self._still_holds():
-            self._allowed_g = promised
-            return True
-        return False
+        return self._still_holds() and self.ready.first_g <= self._allowed_g
 
     def _still_holds(self) -> bool:
         """See Holding.look."""
-        return self._holding.look(self._positions.partition)
+        behind = self._holding.look(self._positions.partition, self._positions.promised)
+        self._allowed_g = max(self._allowed_g, behind or 0)
+        return behind is not None
 
     def _require_awake(self) -> None:
         """Behind a long sleep: Fenced where another process has the id by now, before anything is asked in its name."""
         self._holding.note()
         while self._holding.slept and not self._still_holds():
-            self._await("what other processes of the id have saved could not be read to its end")
+            self._await(unread=self._names.positions)
 
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from totalorder.errors import Contradiction, EventsLost, WireError
 from totalorder.sequencer.codec import StampsAssembler, decode_part
+from totalorder.sequencer.limits import MAX_PARTS
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.position import StampsMark
 from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps, StopStamps
@@ -16,6 +17,7 @@ Others = Callable[[list[Record], bool], None]
 _WAIT_S = 0.2
 _ALL = 2**63 - 1
 _MOST_WAITING = 50_000
+_MOST_DIGITS = len(str(MAX_PARTS))
 _GONE = "Raise the retention of the stamps topic. Without stamps there is no order: begin at what is there by "
 EARLIEST = 'start="earliest" (--start earliest)'
 
@@ -23,6 +25,17 @@ EARLIEST = 'start="earliest" (--start earliest)'
 def headers_of(record: Record) -> dict[str, bytes]:
     """Headers with a value, by name."""
     return {name: value for name, value in record.headers if value is not None}
+
+
+def looked_at(record: Record, domain: str) -> Looked:
+    """What a record of stamps says; WireError for one that is none of the domain's, or none."""
+    batch, where = decode_part(record.value), f"{record.topic}[{record.partition}]@{record.offset}"
+    if (batch.domain, batch.partition) != (domain, record.partition):
+        raise WireError(f"{where} belongs elsewhere")
+    part = headers_of(record).get("part", b"")
+    if not part.isdigit() or len(part) > _MOST_DIGITS:
+        raise WireError(f"{where} does not say which part it is")
+    return Looked.at(record.offset, int(part), batch)
 
 
 class StampsLog:
@@ -66,18 +79,9 @@ class StampsLog:
         for number, offset in list(asked.items()):
             record = next((one for one in came if one.partition == number and one.offset >= offset), None)
             if record is not None:
-                yield number, self._look_at(record)
+                yield number, looked_at(record, self._domain)
             elif self._transport.position(Partition(self._topic, number)) >= searches[number].end:
                 yield number, None
-
-    def _look_at(self, record: Record) -> Looked:
-        batch = decode_part(record.value)
-        if (batch.domain, batch.partition) != (self._domain, record.partition):
-            raise WireError(f"{self._topic}[{record.partition}]@{record.offset} belongs elsewhere")
-        part = headers_of(record).get("part", b"")
-        if not part.isdigit():
-            raise WireError(f"{self._topic}[{record.partition}]@{record.offset} does not say which part it is")
-        return Looked.at(record.offset, int(part), batch)
 
     def marks(self, searches: Mapping[int, Search], what: str) -> dict[int, StampsMark]:
         """Where to read each partition to have all stamps behind what was before; EventsLost where some are gone.

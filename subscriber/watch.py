@@ -214,6 +214,8 @@ class Watch:
     def _remedy(self, wait: Wait, stamps_s: float | None) -> str:
         if wait.kind == "broker":
             return "Check that it runs"
+        if wait.kind == "log":
+            return "Look at the broker, and at what else this machine has to do"
         if wait.kind == "event":
             return "Check that the leader of its partition runs"
         runs = f"Check that `totalorder sequence` runs for domain {self._domain!r}"

@@ -340,7 +340,7 @@ def test_lost_state_is_refused_and_nothing_more_is_stamped(
     forget_loaded_state(spark)
     damage(tmp_path / "query" / "state")
     producer.send(topic, value=b"more").get(30)
-    with pytest.raises(StateError), Sequencer(settings, spark=spark) as sequencer:
+    with pytest.raises(StateError, match="`totalorder recover`"), Sequencer(settings, spark=spark) as sequencer:
         assert sequencer.wait(BOUND_S)
     assert len(read_log(settings).events()) == 3
 

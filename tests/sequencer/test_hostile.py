@@ -55,6 +55,7 @@ def test_json_that_is_deep_or_vast_is_refused(target: Target) -> None:
         ("hot state: header", {"arrays": {"clocks": -1}}),
         ("hot state: header", {"arrays": {"clocks": 1 << 60}}),
         ("cold state: header", {"header": None}),
+        ("stamps: headers", {"part": "9" * 5_000}),
         ("domain.json", {"fixed": {}}),
         ("domain.json", {"incarnation": float("inf")}),
     ],

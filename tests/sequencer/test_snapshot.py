@@ -422,6 +422,7 @@ def test_a_mark_is_read_as_it_was_written_and_gives_its_cut(lost: History) -> No
         {"topic_order": None},
         {"stamps_begins": []},
         {"stamps_ends": [1] * 77},
+        {"stamps_begins": [7, 8], "stamps_ends": [8, 7]},
         {"keys": [7]},
     ],
 )

@@ -218,6 +218,19 @@ def test_a_damaged_log_of_offsets_is_refused(tmp_path: Path, lines: tuple[str, .
         read_checkpoint(store, "here")
 
 
+@pytest.mark.parametrize("lines", [(), ("{half",), ("7",)])
+def test_a_damaged_log_of_finished_batches_is_refused(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    """Spark alone would say that its query failed, and that starting again is safe."""
+    store = LocalStore(tmp_path)
+    store.write("domain.json", RECORD.encode())
+    log(tmp_path, "offsets", 0, TIMED, planned(1))
+    log(tmp_path, "commits", 0, *lines)
+    with pytest.raises(StateError, match=r"here/query/commits/0 is damaged, .* `totalorder recover`"):
+        read_checkpoint(store, "here")
+    log(tmp_path, "commits", 0, '{"nextBatchWatermarkMs":0}')
+    assert read_checkpoint(store, "here").committed == 0
+
+
 def test_a_damaged_plan_of_the_next_batch_is_refused(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     store.write("domain.json", RECORD.encode())

@@ -1,13 +1,15 @@
 """What a Subscriber shows of itself: its log, its callbacks and its metrics."""
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from sim_kafka import SimTransport
 from sim_sequencer import Domain
 from sim_small import World, await_ready, take
 
-from totalorder.errors import EventsLost, Fenced
+from totalorder.errors import BrokerUnavailable, EventsLost, Fenced
 from totalorder.sequencer.names import stamps_partition
 from totalorder.subscriber import Changed, Event, Granted, Lost, Stalled, Subscriber, Wait
 from totalorder.subscriber.transport import Partition
@@ -325,3 +327,33 @@ def test_a_callback_cannot_end_the_iteration() -> None:
     with pytest.raises(RuntimeError, match="a callback raised StopIteration"):
         next(subscriber)
     assert next(subscriber).value == b"a1"
+
+
+class Deaf(SimTransport):
+    """While it is, nobody hears what is asked in a hurry; records come."""
+
+    is_deaf = False
+
+    def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
+        if self.is_deaf and once:
+            raise BrokerUnavailable("no answer")
+        return super().end_offsets(partitions, once=once)
+
+
+def test_events_that_are_kept_back_since_grants_cannot_be_read_to_their_end_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, stalls = World(), list[Stalled]()
+    transport = Deaf(world.kafka, world.rng, world.tick)
+    subscriber = world.subscriber("a", transport=transport, on_stalled=stalls.append)
+    world.publish("a")
+    await_ready(subscriber, 1)
+    transport.is_deaf = True
+    assert subscriber.poll(30) is None
+    assert {str(stall.wait) for stall in stalls} == {"the end of d.grants"}
+    assert "the end of d.grants. Look at the broker, and at what else this machine has to do" in caplog.text
+    transport.is_deaf = False
+    assert subscriber.poll(5) is not None
+    assert subscriber.poll(1) is None
+    assert stalls[-1].over
+    subscriber.close()

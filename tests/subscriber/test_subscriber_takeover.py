@@ -600,6 +600,19 @@ def test_one_that_was_replaced_in_its_sleep_is_told_by_what_the_other_saved(doin
         DOINGS[doing](first)
 
 
+def test_a_key_that_somebody_else_wrote_is_no_generation() -> None:
+    world = World()
+    first = asleep(world)
+    saved = Partition("d.positions", stamps_partition("s", 2))
+    for odd in (b"x", b"-7", b"9" * 5_000):
+        world.kafka.append(saved, key=b"s/" + odd, value=b"{}")
+    transport = first._session._transport
+    assert isinstance(transport, SimTransport)
+    transport.most, transport.fair = 50, True  # all come at once
+    with pytest.raises(Fenced, match="generation 2"):
+        first.poll(60)
+
+
 def test_a_machine_that_was_suspended_slept() -> None:
     world = World()
     with pytest.raises(Fenced, match="generation 2"):

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 import pytest
 from hypothesis import given, strategies as st
 from sim_kafka import SimKafka, SimTransport
-from sim_small import World, take
+from sim_small import World, await_ready, take
 
-from totalorder.subscriber import Reader
+from totalorder.errors import BrokerUnavailable, Fenced
+from totalorder.subscriber import Event, Lost, Reader
 from totalorder.subscriber.through import through
 from totalorder.subscriber.transport import Partition, Record
 
@@ -27,6 +28,26 @@ class Busy(SimTransport):
         if any(partition.topic == self.topic for partition in partitions):
             self.meanwhile()
         return super().end_offsets(partitions, once=once)
+
+
+class Late(Busy):
+    """And its records come some time after they were written."""
+
+    late_s = 3.0
+
+    def __init__(self, world: World, topic: str, meanwhile: Callable[[], None]) -> None:
+        super().__init__(world, topic, meanwhile)
+        self.world, self.written = world, list[float]()
+        """When each record was written, or a little later."""
+
+    def _take(self, partition: Partition) -> list[Record]:
+        if partition.topic != self.topic:
+            return super()._take(partition)
+        now, position = self.world.now, self.positions[partition]
+        self.written += [now] * (self.kafka.end(partition) - len(self.written))
+        reached = max(position, sum(at <= now - self.late_s for at in self.written))
+        self.positions[partition] = reached
+        return [record._replace(topic_id="") for record in self.kafka.records(partition, position, reached - position)]
 
 
 def read(kafka: SimKafka, between: Callable[[], None], rng: random.Random) -> dict[bytes | None, int]:
@@ -98,4 +119,80 @@ def test_a_subscriber_begins_and_goes_on_while_others_save_and_are_answered_all_
     with Reader(["a"], domain="d", transport=Busy(world, topic, meanwhile), start="earliest", until="now") as reader:
         assert len(list(reader)) == 6
     for one in (subscriber, other):
+        one.close()
+
+
+def test_what_is_there_may_take_longer_to_be_read_than_a_start_may_wait() -> None:
+    """Of a domain with many subscriptions. What does not come is another matter."""
+    world = World(stamps_partitions=1)
+    other = world.subscriber("b", id="other")
+    for _ in range(60):
+        other._session._requests.renew(other._session.generation, 2.0)
+        world.tick(0.01)
+    slow = world.transport()
+    slow.most = 1
+    begun, subscriber = world.now, world.subscriber("a", transport=slow, start_timeout_s=5)
+    assert world.now - begun > 10
+    subscriber.close()
+    silent = Late(world, "d.grants", lambda: None)
+    silent.late_s = 1e6
+    with pytest.raises(BrokerUnavailable, match=r"d\.grants could not be read to its end within 5 s"):
+        world.subscriber("a", id="silent", transport=silent, start_timeout_s=5)
+    other.close()
+
+
+def test_a_subscriber_whom_answers_reach_late_begins_and_goes_on_while_others_are_answered_all_the_time() -> None:
+    """A look at grants ends sooner than they come, and when the next one begins there are more."""
+    world = World(stamps_partitions=1)
+    other = world.subscriber("b", id="other")
+
+    def meanwhile() -> None:
+        other._session._requests.renew(other._session.generation, 2.0)
+        world.tick(0)
+
+    subscriber = world.subscriber("a", transport=Late(world, "d.grants", meanwhile), start_timeout_s=20)
+    for _ in range(5):
+        world.publish("a")
+        assert [event.topic for event in take(subscriber, 1)] == ["a"]
+    for one in (subscriber, other):
+        one.close()
+
+
+def test_a_look_that_goes_on_covers_nothing_that_was_promised_since() -> None:
+    """Another process that was granted the id between the look's begin and that promise did not see the promise."""
+    world = World(stamps_partitions=1)
+    other = world.subscriber("b", id="other")
+
+    def meanwhile() -> None:
+        other._session._requests.renew(other._session.generation, 2.0)
+        world.tick(0)
+
+    first = world.subscriber("a", transport=Late(world, "d.grants", meanwhile), save_interval_s=1e6)
+    holding, grants = first._session._holding, Partition("d.grants", 0)
+    for _ in range(20):
+        world.publish("a")
+    await_ready(first, 20)
+    got: list[Event | Lost] = []
+
+    def take_next() -> None:
+        if (event := first._session.hand_out()) is not None:  # `poll` would look more than once
+            got.append(event)
+
+    while not (got and grants in holding._begun):
+        take_next()
+    second = world.subscriber("a")
+    first._session._ahead = 20
+    first._session.save(always=True)
+    assert first._session._positions.promised > holding._begun[grants][0]
+
+    def take_all() -> None:
+        while first._session.ready:
+            take_next()
+
+    with pytest.raises(Fenced):
+        take_all()
+    tags = {event.g: event.tag for event in take(second, 20)}
+    assert {tags[event.g] for event in got} == {"redelivered"}
+    assert None in tags.values()
+    for one in (second, other):
         one.close()

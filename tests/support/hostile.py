@@ -11,7 +11,7 @@ import struct
 import time
 import tracemalloc
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -23,7 +23,8 @@ from engine_world import configs, rows_of, run
 from reference import change, events
 
 from totalorder.config import make_settings
-from totalorder.errors import Error
+from totalorder.errors import Error, WireError
+from totalorder.sequencer.budget import parse_json
 from totalorder.sequencer.codec import StampsAssembler, decode_part, encode_stamps
 from totalorder.sequencer.control import (
     BadRequest,
@@ -56,6 +57,7 @@ from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
 from totalorder.streaming.record import DomainRecord, EventTopic
 from totalorder.subscriber.parked import HEADER, KEY_HEADER, About, Parked
+from totalorder.subscriber.stamps_log import looked_at
 from totalorder.subscriber.transport import Record
 
 MOST_S, MOST_BYTES = 1.0, 100_000_000
@@ -214,6 +216,20 @@ _CUT = Cut.of(
 )
 
 
+def _headers(name: str, headers: Mapping[str, bytes], decode: Callable[[dict[str, bytes]], object]) -> Target:
+    """A record's headers, as JSON of their texts."""
+
+    def decode_text(data: bytes) -> None:
+        try:
+            told = dict(parse_json(data, 1_000_000).items())
+        except (ValueError, AttributeError):
+            raise WireError("these are no headers") from None
+        decode({key: str(value).encode(errors="replace") for key, value in told.items()})
+
+    sample = json.dumps({key: value.decode() for key, value in headers.items()})
+    return Target(f"{name}: headers", (sample.encode(),), decode_text, is_json=True)
+
+
 def _requests() -> Target:
     requests: list[Request] = [
         Subscribe(id="s", generation=1, nonce="n", topics=("T", "été"), lease_s=9, stamps_ends={0: 7, 1: 2}),
@@ -291,6 +307,11 @@ def _stamps() -> Iterator[Target]:
         list(part.rows.plain(np.arange(len(part.rows))))
         StampsAssembler(domain=_STAMPS.domain, partition=_STAMPS.partition).add(value, headers)
 
+    def decode_headers(told: dict[str, bytes]) -> None:
+        looked_at(Record("d.stamps", _STAMPS.partition, 0, None, record.value, tuple(told.items()), 0), _STAMPS.domain)
+        StampsAssembler(domain=_STAMPS.domain, partition=_STAMPS.partition).add(record.value, told)
+
+    yield _headers("stamps", headers, decode_headers)
     yield Target("stamps", (record.value,), decode)
     yield Target("stamps: directory", (head,), lambda data: decode(_framed(data, columns)), is_json=True)
     yield Target("stamps: columns", (columns,), lambda data: decode(_framed(head, data)))
@@ -306,6 +327,7 @@ def _cuts() -> Iterator[Target]:
             assert cut.digest
             assert len(cut.looks) < 1 << 17
 
+    yield _headers("cuts", headers, lambda told: CutsAssembler(domain="d").add(record.value, told))
     yield Target("cuts", (record.value,), decode)
     yield Target("cuts: head", (head,), lambda data: decode(_framed(data, columns)), is_json=True)
     yield Target("cuts: columns", (columns,), lambda data: decode(_framed(head, data)))
@@ -346,6 +368,7 @@ def _receipts() -> Iterator[Target]:
             writer.write_batch(pa.record_batch(batch.columns, schema=schema))
         return zstd(sink.getvalue().to_pybytes())
 
+    yield _headers("receipts", dict(HEADERS), lambda told: decode_receipts(record.value, told))
     yield Target("receipts", (record.value,), decode)
     yield Target("receipts: stream", (raw,), lambda data: decode(zstd(data)))
     yield Target("receipts: directory", (head,), lambda data: decode(around(data)), is_json=True)
@@ -407,6 +430,7 @@ def _snapshots() -> Iterator[Target]:
         digest = blake2b(content, digest_size=16).hexdigest()
         decode(zstd(content), dict(part.headers) | {"digest": digest.encode()})
 
+    yield _headers("snapshot", dict(part.headers), lambda told: SnapshotAssembler(mark=mark).add(part.value, told))
     yield Target("snapshot: mark", (record.value,), decode_as_mark, is_json=True)
     yield Target("snapshot", (part.value,), lambda data: decode(data, dict(part.headers)))
     yield from _state_layers("snapshot: hot", hot, lambda data: whole(data, cold))

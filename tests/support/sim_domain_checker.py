@@ -33,6 +33,11 @@ class DomainChecker:
         self.kafka, self.names, self.domain = sequencer.kafka, sequencer.names, sequencer.domain
         self.stamped: dict[int, dict[int, StampedBatch]] = {}
         """By batch and stamps partition what is on stamps."""
+        self._digests: dict[tuple[int, int], str] = {}
+        """By stamps partition and batch."""
+        self._numbers: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        """The numbers by which stamps and grants call pub/sub topics."""
 
     def check(self) -> None:
         """Grants, stamps, cuts, and the order."""
@@ -52,6 +57,7 @@ class DomainChecker:
             assert _told(answer) == told[answer.g], f"{answer} is not {told[answer.g]}"
             if isinstance(answer, Grant):
                 self._check_bounds(answer)
+                self._check_settings(answer)
 
     def _check_bounds(self, grant: Grant) -> None:
         """An event of a partition that the grant names lies behind it if and only if its offset is not below."""
@@ -61,6 +67,19 @@ class DomainChecker:
                 assert (least or 0) <= item.offset, f"{grant} begins behind {item}"
             elif item.topic and item.g < grant.g and least is not None:
                 assert item.offset < least, f"{grant} begins before {item}"
+
+    def _check_settings(self, grant: Grant) -> None:
+        """What a subscriber knows of the domain, and of its topics' numbers, it has from there."""
+        domain, told = self.domain, (grant.stamps_partitions, grant.min_subscriptions, grant.topic_by)
+        assert told == (domain.stamps_partitions, domain.min_subscriptions, domain.topic_by), f"{grant}: {domain}"
+        assert grant.ids.keys() == {*grant.topics, *grant.former}, f"{grant} has no number of a topic"
+        self._check_numbers(grant.ids)
+
+    def _check_numbers(self, numbers: Mapping[str, int]) -> None:
+        """A number is of one topic, for ever."""
+        for name, number in numbers.items():
+            found = self._numbers.setdefault(name, number), self._names.setdefault(number, name)
+            assert found == (number, name), f"{name} is number {number}, and by another record {found}"
 
     def _check_stamps(self) -> None:
         """Every attempt of every batch in every stamps partition says the same, and what is true."""
@@ -84,6 +103,10 @@ class DomainChecker:
         true = self.truth.batches[batch.batch - 1]
         assert (batch.cut, batch.time_ms, batch.g) == (true.cut, true.time_ms, true.g), f"{batch} is not {true}"
         assert batch.control_g == true.control_g, f"{batch} has another frontier of grants than {true}"
+        digest = self._digests.setdefault((batch.partition, batch.batch), batch.digest)
+        before = self._digests.get((batch.partition, batch.batch - 1), batch.previous_digest)
+        assert (batch.previous_digest, batch.digest) == (before, digest), f"the chain of digests breaks at {batch}"
+        self._check_numbers({name: number for number, name in batch.names.items()})
         assert batch.next_offsets.keys() == true.ends.keys(), f"{batch} is not {true}"
         for source, end in batch.next_offsets.items():
             assert true.stamped_ends.get(source, 0) <= end <= true.ends[source], f"{source} ends at {end}"
@@ -172,7 +195,7 @@ def _told(answer: Answer) -> Told:
             answer.topics,
             answer.former,
             clock,
-            answer.continuous,
+            (answer.continuous, answer.lease_s, tuple(sorted(answer.stamps_ends.items()))),
         )
     if isinstance(answer, Retired):
         said = (KafkaTopic(answer.topic, answer.topic_id), tuple(answer.lost.items()))

@@ -68,9 +68,9 @@ class Told(NamedTuple):
     former: tuple[str, ...] = ()
     clock: tuple[tuple[str, int], ...] = ()
     said: object = None
-    """Of a grant: is it continuous; of an end its reason, of a renewal its expiry, of a repetition its answer's; of a
-    topic that was retired its name and id, and what is lost of it; of a loss the Kafka topic, and by partition the
-    offsets.
+    """Of a grant: is it continuous, its lease, and the ends of stamps that were asked with; of an end its reason, of a
+    renewal its expiry, of a repetition its answer's; of a topic that was retired its name and id, and what is lost of
+    it; of a loss the Kafka topic, and by partition the offsets.
     """
 
 
@@ -297,7 +297,7 @@ class Truth:
         self._tell("Skipped", id_, 0, nonce, offset, said=(partition.topic, partition.topic_id, lost))
 
     def _subscribe(self, id_: str, held: _Held, request: dict[str, Any], offset: int) -> None:
-        topics = tuple(sorted(request["topics"]))
+        topics, ends = tuple(sorted(request["topics"])), request["stamps_ends"]
         lease_ms = request["lease_s"] * 1000
         new = _Held(
             request["generation"], request["nonce"], topics, lease_ms, self._time_ms + lease_ms, self._g, live=True
@@ -312,7 +312,7 @@ class Truth:
             topics=topics,
             former=held.topics,
             of={*topics, *held.topics},
-            said=held.live,
+            said=(held.live, request["lease_s"], tuple(sorted((int(at), end) for at, end in ends.items()))),
         )
 
     def _end(

@@ -316,10 +316,6 @@ class World:
             self.kafka.release(partition, lambda _: False)
         self.write_late(lambda _: self.rng.random() < 0.5)
         self.late.clear()
-        for process in list(self.turns.alive):
-            newest = next(slot for slot in self.slots if slot.id == process.id).processes[-1]
-            if not (process is newest and process.idle and process.started_at) or process.drained:
-                self.lives.kill(process)
         self.turns.are_over = True
         self.sequencer.records_losses = True
         self.sequencer.event_topics += self.to_admit
@@ -328,10 +324,20 @@ class World:
         self._set_time()
         while self.sequencer.run():
             pass
+        for process in list(self.turns.alive):
+            self._let_go(process)
         for slot in self.slots:
             self.lives.settle(slot)
         for process in [slot.processes[-1] for slot in self.slots]:
             self.lives.close(process)
+
+    def _let_go(self, process: Process) -> None:
+        """It is not killed amid of a call: then one that hangs would look like one that died. The newest goes on."""
+        if not process.idle:
+            self.lives.finish(process)
+        newest = next(slot for slot in self.slots if slot.id == process.id).processes[-1]
+        if not (process is newest and process.idle and process.started_at) or process.drained:
+            self.lives.kill(process)
 
     def positions_of(self, id: str) -> Partition:  # noqa: A002
         """Where an id's positions are saved."""
