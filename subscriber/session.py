@@ -71,6 +71,8 @@ _RECEIPTS_REMEDY = (
 )
 _PROMISE_S = 0.1
 _MOST_AHEAD = 1 << 20
+_AT_ONCE_S = 0.001
+"""So long events are handed out one after another without a look at what else is due; receipts tell time by ms."""
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
 
@@ -176,6 +178,8 @@ class Session:
         self._save_at = self._pump_at = 0.0
         self._allowed_g = self._handed_g = 0
         """How far events may be handed out, and were."""
+        self._at_once_until = -math.inf
+        """Until then events are handed out by `at_once`."""
         self._idle_s = 0.0
         self._handed_before = 0
         self._promised_at = -math.inf
@@ -440,6 +444,7 @@ class Session:
 
         `waits` is what the caller waits for, besides events.
         """
+        self._at_once_until = -math.inf
         self._holding.note()
         self._keep()
         begun = self._clock()
@@ -464,6 +469,7 @@ class Session:
 
         The id may be another's by now. With nothing ready, `pump` is about to be called anyway.
         """
+        self._at_once_until = -math.inf
         self.follow()
         if not self.ready:
             self.seeing.holds_back(None)
@@ -502,6 +508,23 @@ class Session:
             self._draining = Draining(self._transport, self._feed, self._grants)
         return self._draining.is_over(handed=self.handed, ready=len(self.ready))
 
+    def at_once(self) -> Event | None:
+        """The next event, where `tick` and `hand_out` would do nothing but give it; None says nothing of what is ready.
+
+        They have looked within the last millisecond, and nothing was done since that they look at.
+        """
+        event = self.ready.made
+        if not isinstance(event, Event) or event.g > self._allowed_g:
+            return None
+        if self._clock() >= self._at_once_until or self.held or self._journal.full:
+            return None
+        _, item, at = self.ready.pop()
+        self.handed = event.sequence
+        if event.g > self._handed_g:
+            self._handed_g = event.g
+        self._journal.note_next(item, at, self.generation)
+        return event
+
     def hand_out(self) -> Event | Lost | None:
         """The next event that is ready, for the application; None while Kafka is silent, or news are to be told.
 
@@ -514,7 +537,11 @@ class Session:
             return None
         event, item, at = self.ready.pop()
         self.handed, self._handed_g = event.sequence, max(self._handed_g, event.g)
+        now = self._clock()
         self._journal.note(item, at, at + 1, self.generation)
+        if not self.seeing.news and self.seeing.through is None:
+            renew_at = math.inf if self._renew_at is None else self._renew_at
+            self._at_once_until = min(now + _AT_ONCE_S, self._pump_at, self._save_at, renew_at)
         return event
 
     def hand_out_batch(self, most: int) -> EventBatch[Any]:
