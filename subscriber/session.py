@@ -71,6 +71,8 @@ _RECEIPTS_REMEDY = (
 )
 _PROMISE_S = 0.1
 _MOST_AHEAD = 1 << 20
+_MOST_READY = 4
+"""Of events as many times `max_buffered` may be ready: as many as of four partitions may wait."""
 _AT_ONCE_S = 0.001
 """So long events are handed out one after another without a look at what else is due; receipts tell time by ms."""
 _NEWS_S = 1.0
@@ -591,6 +593,7 @@ class Session:
         process that takes over is granted first, then looks for promises: so it sees this one, or this process sees its
         grant, and stops.
         """
+        self._gather()
         self._suit_pace()
         self._ahead = max(self._ahead, least)
         saved = self._positions.saved
@@ -607,6 +610,15 @@ class Session:
             self._allowed_g = promised
             return True
         return False
+
+    def _gather(self) -> None:
+        """Of a backlog more is made ready before it is promised: a promise takes as long as some hundred events."""
+        much = max(1, self._settings.max_buffered // 2)
+        while much <= len(self.ready) < _MOST_READY * self._settings.max_buffered:
+            before = len(self.ready)
+            self.pump(0.0)
+            if len(self.ready) < before + much:
+                break
 
     def _still_holds(self) -> bool:
         """See Holding.look."""
@@ -708,7 +720,8 @@ class Session:
 
     def _throttle(self) -> None:
         """Stops reading events while more is ready than the application takes, or while it is paused."""
-        self._feed.hold(holding=self.held or len(self.ready) >= self._settings.max_buffered)
+        most = _MOST_READY * self._settings.max_buffered
+        self._feed.hold(holding=self.held or len(self.ready) >= most)
 
     # --- positions ----------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,12 @@ A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 
 def consumer(config: dict[str, Any], fetchable: list[TopicPartition]) -> Any:
     """One whose next fetch would ask for these."""
-    fetcher = SimpleNamespace(config=config, _fetchable_partitions=lambda: fetchable)
+    fetcher = SimpleNamespace(
+        config=config,
+        _fetchable_partitions=lambda: fetchable,
+        _completed_fetches=[],
+        _nodes_with_pending_fetch_requests=set(),
+    )
     return SimpleNamespace(_fetcher=fetcher, assign=lambda _: None, seek=lambda *_: None, poll=lambda **_: {})
 
 
@@ -67,6 +72,34 @@ def test_another_consumer_is_asked_alike() -> None:
     reader.renew()
     another._fetcher._fetchable_partitions()
     assert config == {"fetch_max_wait_ms": 60, "fetch_min_bytes": 9}
+
+
+def test_no_more_than_a_fetch_is_asked_for_until_it_is_answered() -> None:
+    one, polled = consumer({"fetch_min_bytes": 9}, []), list[int]()
+
+    def poll(timeout_ms: int, max_records: int) -> dict[TopicPartition, list[Any]]:
+        polled.append(timeout_ms)
+        one._fetcher._nodes_with_pending_fetch_requests = {1, 2}
+        return {}
+
+    one.poll = poll
+    reader = Reader(one, lambda: None, most=1, most_bytes=1)
+    reader.read(Place(*A), 0)
+
+    def polls(*timeouts_s: float) -> list[int]:
+        polled.clear()
+        for timeout_s in timeouts_s:
+            reader.poll(timeout_s)
+        return polled
+
+    assert polls(0, 0, 0.1, 0) == [0, 100]
+    one._fetcher._nodes_with_pending_fetch_requests = {1}  # nothing was in the answer
+    assert polls(0, 0) == [0]
+    one._fetcher._completed_fetches = ["something"]
+    assert polls(0, 0) == [0, 0]
+    one._fetcher._completed_fetches = []
+    reader.read(Place(*B), 0)
+    assert polls(0, 0) == [0]
 
 
 LIVELY, IDLE = True, False
