@@ -45,7 +45,7 @@ from totalorder.subscriber.transport import Partition, Record
 
 _BLOCK_S = 0.2
 """kafka-python's producer waits so long for a topic that it does not know yet; then it is called again."""
-_LIVELY_SLICE_S, _IDLE_SLICE_S = 0.02, 0.2
+_LIVELY_SLICE_S, _IDLE_SLICE_S = 0.02, 0.5
 """So long stamps are waited for before events are looked for. They were fetched when stamps come, which ends the wait.
 """
 _POLICY = "cleanup.policy"
