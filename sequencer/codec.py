@@ -526,34 +526,41 @@ def _sources(columns: Mapping[str, Ints], kafka_topics: Any) -> tuple[Source, ..
     return sources
 
 
-def _from_columns(columns: Mapping[str, Ints], first: Sequence[int], used: Ints, base: Ints) -> StampRows:
-    """Undoes `_to_columns`; ValueError for a place that is not in the directory."""
-    lengths, steps = columns["entries"], columns["entry_topic"]
-    entry_start = np.append(0, np.cumsum(lengths))
-    row_of_topic = _checked(np.cumsum(columns["topic"]), len(used))
-    climbed = np.cumsum(steps)
-    begins = entry_start[:-1]
-    before = np.append(0, climbed)[begins]
-    place = _checked(climbed - np.repeat(before, lengths), len(used))
-    g = number(first[1]) + np.cumsum(columns["g"])
-    order, starts = _mentions(place, entry_start, g, len(used))
-    risen = np.cumsum(columns["entry_n"][order])
-    mentions = np.diff(np.append(starts, len(place)))
-    above = np.empty_like(risen)
-    above[order] = risen - np.repeat(np.append(0, risen)[starts], mentions)
+def _from_columns(columns: dict[str, Ints], first: Sequence[int], used: Ints, base: Ints) -> StampRows:
+    """Undoes `_to_columns`; ValueError for a place that is not in the directory. Columns that are done with are taken
+    out: of a large batch they have tens of megabytes.
+    """
+    entry_start = np.append(0, np.cumsum(columns["entries"]))
+    g = number(first[1]) + np.cumsum(columns.pop("g"))
+    entry_topic, entry_n = _entries(columns, entry_start, g, used, base)
+    row_of_topic = _checked(np.cumsum(columns.pop("topic")), len(used))
     topic = used[row_of_topic]
     return StampRows(
         topic=topic,
         n=base[row_of_topic] + 1 + _occurrence(topic),
         g=g,
         source=columns["source"],
-        offset=number(first[0]) + np.cumsum(columns["offset"]),
-        crc=columns["crc"] & 0xFFFFFFFF,
-        keyframe=columns["keyframe"] != 0,
+        offset=number(first[0]) + np.cumsum(columns.pop("offset")),
+        crc=columns.pop("crc") & 0xFFFFFFFF,
+        keyframe=columns.pop("keyframe") != 0,
         entry_start=entry_start,
-        entry_topic=used[place],
-        entry_n=base[place] + above,
+        entry_topic=entry_topic,
+        entry_n=entry_n,
     )
+
+
+def _entries(columns: dict[str, Ints], entry_start: Ints, g: Ints, used: Ints, base: Ints) -> tuple[Ints, Ints]:
+    """The topic id and the clock of each entry."""
+    lengths = columns["entries"]
+    place = np.cumsum(columns.pop("entry_topic"))
+    place -= np.repeat(np.append(0, place)[entry_start[:-1]], lengths)
+    order, starts = _mentions(_checked(place, len(used)), entry_start, g, len(used))
+    risen = np.cumsum(columns.pop("entry_n")[order])
+    mentions = np.diff(np.append(starts, len(place)))
+    risen -= np.repeat(np.append(0, risen)[starts], mentions)
+    entry_n = base[place]
+    entry_n[order] += risen
+    return used[place], entry_n
 
 
 def _checked(place: Ints, size: int) -> Ints:

@@ -28,8 +28,9 @@ def from_planes(data: memoryview, count: int, width: int) -> tuple[Ints, memoryv
     """The column that the data begin with, and what follows it; ValueError when they are too short."""
     if not 1 <= width <= _WORD or not 0 <= count * width <= len(data):
         raise ValueError("a column does not fit its data")
-    values = np.zeros((count, _WORD), dtype=np.uint8)
-    values[:, :width] = np.frombuffer(data[: count * width], dtype=np.uint8).reshape(width, count).T
-    empty_bits = np.int64(8 * (_WORD - width))
-    column = values.view("<i8").reshape(-1).astype(np.int64)
-    return column << empty_bits >> empty_bits, data[count * width :]
+    planes = np.frombuffer(data[: count * width], dtype=np.uint8).reshape(width, count)
+    column = planes[-1].view(np.int8).astype(np.int64)
+    for plane in planes[-2::-1]:
+        column <<= 8
+        column |= plane
+    return column, data[count * width :]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Generic, NamedTuple, Self, cast
 
 from totalorder.errors import Error, PayloadError
@@ -15,6 +16,8 @@ else:
     from typing import TypeVar
 
 P = TypeVar("P")
+_AT_ONCE = 64
+"""So many events are made together, of which one alone may be asked for."""
 _MOST_ERROR_CHARS = 1_000
 """So much of an error's text is told: it may quote a whole payload."""
 
@@ -65,29 +68,36 @@ def position_of(origin: Position | None, g: int) -> Position:
 
 def events_of(block: Deliveries, origin: Position | None) -> Iterator[Event]:
     """The events of a block whose handles are Kafka records; positions count from `origin`."""
-    names, sources, through = block.names, block.sources, block.delivered_through
-    columns = (*block.rows.table[:4].tolist(), block.rows.each_gates(), cast("list[Record]", block.handles))
-    for sequence, (topic, n, g, number, gates, record) in enumerate(zip(*columns, strict=True), block.first):
-        source = sources[number]
-        _, _, offset, key, value, headers, timestamp_ms, _ = record
-        fields = (
-            names[topic],
-            source.topic,
-            source.topic_id,
-            source.partition,
-            offset,
-            key,
-            value,
-            headers,
-            timestamp_ms,
-            n,
-            g,
-            {names[other]: least for other, least in gates},
-            "redelivered" if g <= through else None,
-            sequence,
-            origin,
-        )
-        yield tuple.__new__(Event, fields)  # Event(...) calls Python for each, and takes six times as long
+    starts = range(0, len(block), _AT_ONCE)
+    parts = (block.part(start, min(start + _AT_ONCE, len(block))) for start in starts)
+    return chain.from_iterable(_made(part, origin) for part in parts)
+
+
+def _made(block: Deliveries, origin: Position | None) -> Iterator[Event]:
+    """By columns, so that Python runs nothing for an event but for its entries: Event(...) alone takes longer."""
+    rows, names, through = block.rows, block.names, block.delivered_through
+    topics, ns, gs = rows.table[:3].tolist()
+    records = cast("list[Record]", block.handles)
+    kafka_topics, partitions, offsets, keys, values, headers, times, topic_ids = zip(*records, strict=True)
+    fields = zip(
+        [names[topic] for topic in topics],
+        kafka_topics,
+        topic_ids,
+        partitions,
+        offsets,
+        keys,
+        values,
+        headers,
+        times,
+        ns,
+        gs,
+        [{names[other]: least for other, least in gates} for gates in rows.each_gates()],
+        ["redelivered" if g <= through else None for g in gs],
+        range(block.first, block.first + len(block)),
+        repeat(origin, len(block)),
+        strict=True,
+    )
+    return map(tuple.__new__, repeat(Event), fields)
 
 
 class Lost(NamedTuple):

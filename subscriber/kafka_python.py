@@ -38,14 +38,16 @@ from totalorder.subscriber.kafka_transport import (
     SLICE_S,
     Described,
     KafkaTransport,
+    is_lively,
     no_such_partition,
-    slice_s,
 )
 from totalorder.subscriber.transport import Partition, Record
 
 _BLOCK_S = 0.2
 """kafka-python's producer waits so long for a topic that it does not know yet; then it is called again."""
-_LIVELY_SLICE_S = 0.02
+_LIVELY_SLICE_S, _IDLE_SLICE_S = 0.02, 0.5
+"""So long stamps are waited for before events are looked for. They were fetched when stamps come, which ends the wait.
+"""
 _POLICY = "cleanup.policy"
 _LAST_S = 0.5
 """For what is being written at the end, which nobody waits for any more: whoever wrote it has given up, or was
@@ -59,7 +61,8 @@ class KafkaPythonTransport(KafkaTransport):
     answer within `connect_timeout_s`. A call takes some seconds longer than it is told to when no broker answers.
 
     Records of `prompt` topics are returned as soon as they come, those of others within about 50 ms, or 200 ms where
-    1,000 partitions are read.
+    1,000 partitions are read. Behind a second in which nothing came the first of a partition that is new may take half
+    a second.
     """
 
     def __init__(
@@ -78,7 +81,7 @@ class KafkaPythonTransport(KafkaTransport):
         # asked for until it is answered.
         prompt_at_once = {"fetch.max.wait.ms": str(round(PROMPT_S * 1000))} | settings
         leisurely = {"fetch.min.bytes": str(MANY_BYTES), "fetch.max.wait.ms": str(round(SLICE_S * 1000))} | settings
-        self._came_at = self._others_asked = -math.inf
+        self._came_at, self._others_asked = time.monotonic(), -math.inf
         """When something came last, and when those that are not prompt were asked."""
         with ExitStack() as made:
 
@@ -100,9 +103,12 @@ class KafkaPythonTransport(KafkaTransport):
                     **how,
                 )
 
-            wait_ms = None if "fetch.max.wait.ms" in settings else SLICE_S * 1000
-            self._first = reader(prompt_at_once, most_bytes=PROMPT_BYTES)
-            self._others = reader(leisurely, most_bytes=KEPT_BYTES, most_kept=KEPT_RECORDS, wait_ms=wait_ms)
+            def waiting(seconds: float) -> dict[str, Any]:
+                is_told = "fetch.max.wait.ms" in settings
+                return {"wait_ms": None if is_told else seconds * 1000, "rests": "fetch.min.bytes" not in settings}
+
+            self._first = reader(prompt_at_once, most_bytes=PROMPT_BYTES, **waiting(PROMPT_S))
+            self._others = reader(leisurely, most_bytes=KEPT_BYTES, most_kept=KEPT_RECORDS, **waiting(SLICE_S))
             self._admin = client(kafka_clients.admin, settings, request_timeout_ms=round(ANSWER_S * 1000))
             self._producer = client(
                 kafka_clients.producer,
@@ -178,7 +184,7 @@ class KafkaPythonTransport(KafkaTransport):
             raise
         if not found:
             waited = self._first if self._first.next else self._others
-            found = self._take(waited, min(timeout_s, slice_s(self._came_at, _LIVELY_SLICE_S)))
+            found = self._take(waited, min(timeout_s, _LIVELY_SLICE_S if is_lively(self._came_at) else _IDLE_SLICE_S))
         if found:
             self._came_at = now
         return found
@@ -186,6 +192,7 @@ class KafkaPythonTransport(KafkaTransport):
     def _take(self, reader: Reader, timeout_s: float) -> list[list[Record]]:
         if kept := reader.take():
             return kept
+        reader.is_idle = not is_lively(self._came_at)
         try:
             for at, records in self._identified(reader, reader.poll(timeout_s)).items():
                 assert isinstance(records[0], Record), "kafka-python makes them as `read_by_columns` told it to"

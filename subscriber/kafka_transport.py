@@ -401,9 +401,9 @@ class KafkaTransport(ABC):
             ) from error
 
 
-def slice_s(came_at: float, lively_s: float) -> float:
-    """How long to wait for prompt topics before events are looked for: `lively_s` while something came lately."""
-    return lively_s if time.monotonic() - came_at < _LIVELY_S else SLICE_S
+def is_lively(came_at: float) -> bool:
+    """Whether something came lately."""
+    return time.monotonic() - came_at < _LIVELY_S
 
 
 def no_such_partition(partition: Partition) -> Error:

@@ -43,8 +43,8 @@ from totalorder.subscriber.kafka_transport import (
     SLICE_S,
     Described,
     KafkaTransport,
+    is_lively,
     no_such_partition,
-    slice_s,
 )
 from totalorder.subscriber.librdkafka_errors import Heard, translated
 from totalorder.subscriber.librdkafka_reader import Doubts, Failed, LibrdkafkaReader
@@ -218,7 +218,7 @@ class LibrdkafkaTransport(KafkaTransport):
     def _slice_s(self) -> float:
         if self._question is not None or (self._much_came and time.monotonic() - self._came_at < _PRESSED_S):
             return _PRESSED_SLICE_S
-        return slice_s(self._came_at, _LIVELY_SLICE_S)
+        return _LIVELY_SLICE_S if is_lively(self._came_at) else SLICE_S
 
     def _raise_failed(self) -> None:
         """What is amiss with partitions of which all that came was returned: what cannot pass is raised, and the others

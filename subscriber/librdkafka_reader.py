@@ -27,7 +27,7 @@ from totalorder.subscriber.transport import Record, records_of
 _LEAST_KEPT = 200
 _ALL = 1 << 62
 _LEADERS_S = 0.2
-_KEY, _VALUE, _OFFSET = (itemgetter(Record._fields.index(name)) for name in ("key", "value", "offset"))
+_OFFSET = itemgetter(Record._fields.index("offset"))
 _TIME_MS = itemgetter(1)
 """Of what a message's timestamp() gives."""
 _OF: Any = Message
@@ -69,10 +69,10 @@ class _Flow:
         """Whether more is kept than one of so many partitions may."""
         return len(self.kept) > max(_LEAST_KEPT, KEPT_RECORDS // share) or self.kept_bytes > KEPT_BYTES // share
 
-    def keep(self, records: list[Record], leader_epoch: int | None) -> None:
-        """They came next, the last of them from this epoch of the leader."""
+    def keep(self, records: list[Record], size: int, leader_epoch: int | None) -> None:
+        """They came next, with so many bytes, the last of them from this epoch of the leader."""
         self.kept += records
-        self.kept_bytes += _size(records)
+        self.kept_bytes += size
         self.fetched, self.leader_epoch = records[-1].offset + 1, leader_epoch
 
     def take(self, most: int, most_bytes: int) -> list[Record]:
@@ -81,7 +81,7 @@ class _Flow:
         if self.fetched > self.confirmed:
             end = bisect_left(self.kept, self.confirmed, hi=end, key=_OFFSET)
         if self.kept_bytes > most_bytes and end > 1:
-            sizes = accumulate(_size([record]) for record in self.kept[:end])
+            sizes = accumulate(_bytes_of((record.key, record.value)) for record in self.kept[:end])
             end = max(1, bisect_right(list(sizes), most_bytes))
         self.kept_bytes -= self.kept_bytes * end // len(self.kept)  # as if all were alike: a look at each takes longer
         taken, self.kept = self.kept[:end], self.kept[end:]
@@ -225,13 +225,12 @@ class LibrdkafkaReader:
         if not headers:
             return
         readable = messages[: len(headers)]
-        offsets, keys, values, times = (
-            map(column, readable) for column in (_OF.offset, _OF.key, _OF.value, _OF.timestamp)
-        )
+        offsets, times = map(_OF.offset, readable), map(_OF.timestamp, readable)
+        keys, values = list(map(_OF.key, readable)), list(map(_OF.value, readable))
         records = records_of(at, flow.topic_id, offsets, keys, values, headers, map(_TIME_MS, times))
         if not flow.kept:
             self._full[at] = flow
-        flow.keep(records, readable[-1].leader_epoch())
+        flow.keep(records, _bytes_of(chain(keys, values)), readable[-1].leader_epoch())
 
     def _fail(self, places: Iterable[Place], error: Any, missed: int | None = None) -> None:
         for at in places:
@@ -374,6 +373,6 @@ def _behind(messages: Sequence[Any], offset: int) -> Sequence[Any]:
     return [message for message, at, before in zip(messages, offsets, reached, strict=False) if at > before]
 
 
-def _size(records: Sequence[Record]) -> int:
-    """Bytes of keys and values."""
-    return sum(map(len, filter(None, chain(map(_VALUE, records), map(_KEY, records)))))
+def _bytes_of(payloads: Iterable[bytes | None]) -> int:
+    """Of keys and values together."""
+    return sum(map(len, filter(None, payloads)))

@@ -1,11 +1,14 @@
 """Which pub/sub topic an event belongs to, and its checksum: the same rules as the sequencer's projection."""
 
 import zlib
+from operator import itemgetter
 
 from totalorder.errors import WireError
 from totalorder.sequencer.limits import MAX_TOPIC_CHARS
 from totalorder.subscriber.delivery.events import EventBlock
 from totalorder.subscriber.transport import Record
+
+_OFFSET, _VALUE = (itemgetter(Record._fields.index(name)) for name in ("offset", "value"))
 
 
 def topic_of(record: Record, topic_by: str) -> str | None:
@@ -43,9 +46,9 @@ def block_of(records: list[Record], topic_by: str | None) -> EventBlock:
         topics = [records[0].topic] * len(records)
     elif topic_by is not None:
         topics = [topic_of(record, topic_by) for record in records]
-    return EventBlock(
-        offsets=[record.offset for record in records],
-        topics=topics,
-        crcs=[0 if record.value is None else zlib.crc32(record.value) for record in records],
-        handles=list(records),
-    )
+    values = list(map(_VALUE, records))
+    try:
+        crcs = list(map(zlib.crc32, values))
+    except TypeError:
+        crcs = [0 if value is None else zlib.crc32(value) for value in values]
+    return EventBlock(offsets=list(map(_OFFSET, records)), topics=topics, crcs=crcs, handles=list(records))

@@ -26,7 +26,7 @@ class Ready:
         self._at = 0
         """So many events of the first block are gone."""
         self._events: Iterator[Event] = iter(())
-        self._front: Event | Lost | None = None
+        self.made: Event | Lost | None = None
         """The first of all, once somebody has looked at it; `_events` gives those behind it in its block."""
 
     def __len__(self) -> int:
@@ -51,19 +51,19 @@ class Ready:
         """Nothing is handed out any more."""
         self._items.clear()
         self._count = self._at = 0
-        self._front, self._events = None, iter(())
+        self.made, self._events = None, iter(())
 
     @property
     def front(self) -> Event | Lost:
         """The first one; it stays."""
-        if self._front is None:
+        if self.made is None:
             item = self._items[0]
             if isinstance(item, DeliverLost):
-                self._front, self._events = Lost.of(item, self.origin), iter(())
+                self.made, self._events = Lost.of(item, self.origin), iter(())
             else:
                 self._events = events_of(item.part(self._at, len(item)), self.origin)
-                self._front = next(self._events)
-        return self._front
+                self.made = next(self._events)
+        return self.made
 
     @property
     def first_g(self) -> int:
@@ -89,10 +89,10 @@ class Ready:
 
     def pop(self) -> tuple[Event | Lost, Deliveries | DeliverLost, int]:
         """The first one, and where it comes from: a loss, or a block and its place there."""
-        event, item, at = self._front or self.front, self._items[0], self._at
+        event, item, at = self.made or self.front, self._items[0], self._at
         self._count -= 1
-        self._front = next(self._events, None)
-        if self._front is None:
+        self.made = behind = next(self._events, None)
+        if behind is None:
             self._items.popleft()
             self._at = 0
         else:
@@ -113,7 +113,7 @@ class Ready:
             return None
         taken = item.part(self._at, end)
         self._count -= len(taken)
-        self._at, self._front = end, None
+        self._at, self.made = end, None
         if end == len(item):
             self._items.popleft()
             self._at = 0

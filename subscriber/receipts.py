@@ -70,8 +70,11 @@ class Journal:
         """What lies at or before this was of nobody's subscription, and has no receipts."""
         self._waiting: list[_Span] = []
         self._count = 0
-        self._last: tuple[Deliveries | DeliverLost, int, int, int, int] | None = None
-        """The span that may still grow, not yet in `_waiting`: its block, start and end in it, generation and ms."""
+        self._last: Deliveries | DeliverLost | None = None
+        """The block of the span that may still grow, not yet in `_waiting`: below its start and end in it, the
+        generation and the ms.
+        """
+        self._start = self._end = self._generation = self._ms = 0
         self._send_at = 0.0
 
     def open(self, partition: Partition) -> None:
@@ -86,17 +89,23 @@ class Journal:
             self._send_at = self._clock() + _SEND_AFTER_S
         self._count += end - start
         now_ms = int(self._wall_clock() * 1000)
-        if self._last is not None:
-            block, begin, last_end, last_generation, last_ms = self._last
-            if block is item and last_end == start and last_generation == generation and last_ms == now_ms:
-                self._last = block, begin, end, generation, now_ms
-                return
-            self._close_span()
-        self._last = item, start, end, generation, now_ms
+        if self._last is item and self._end == start and self._generation == generation and self._ms == now_ms:
+            self._end = end
+            return
+        self._close_span()
+        self._last, self._start, self._end, self._generation, self._ms = item, start, end, generation, now_ms
+
+    def note_next(self, item: Deliveries | DeliverLost, at: int, generation: int) -> None:
+        """As `note` of one event; at the time of the one before, where that is the one before it in its block."""
+        if self._last is item and self._end == at and self._generation == generation and not self.behind_g:
+            self._end += 1
+            self._count += 1
+        else:
+            self.note(item, at, at + 1, generation)
 
     def _close_span(self) -> None:
         if self._last is not None:
-            self._waiting.append(_Span.of(*self._last))
+            self._waiting.append(_Span.of(self._last, self._start, self._end, self._generation, self._ms))
             self._last = None
 
     @property

@@ -71,6 +71,10 @@ _RECEIPTS_REMEDY = (
 )
 _PROMISE_S = 0.1
 _MOST_AHEAD = 1 << 20
+_MOST_READY = 4
+"""Of events as many times `max_buffered` may be ready: as many as of four partitions may wait."""
+_AT_ONCE_S = 0.001
+"""So long events are handed out one after another without a look at what else is due; receipts tell time by ms."""
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
 
@@ -179,6 +183,8 @@ class Session:
         self._is_kept_back = False
         """Whether the application asked for an event that is ready, and it is not certain yet that the id is still this
         process's."""
+        self._at_once_until = -math.inf
+        """Until then events are handed out by `at_once`."""
         self._idle_s = 0.0
         self._handed_before = 0
         self._promised_at = -math.inf
@@ -458,6 +464,7 @@ class Session:
 
         `waits` is what the caller waits for, besides events.
         """
+        self._at_once_until = -math.inf
         self._holding.note()
         self._keep()
         begun = self._clock()
@@ -484,6 +491,7 @@ class Session:
 
         The id may be another's by now. With nothing ready, `pump` is about to be called anyway.
         """
+        self._at_once_until = -math.inf
         self.follow()
         if not self.ready:
             self.seeing.holds_back(None)
@@ -522,6 +530,23 @@ class Session:
             self._draining = Draining(self._transport, self._feed, self._grants)
         return self._draining.is_over(handed=self.handed, ready=len(self.ready))
 
+    def at_once(self) -> Event | None:
+        """The next event, where `tick` and `hand_out` would do nothing but give it; None says nothing of what is ready.
+
+        They have looked within the last millisecond, and nothing was done since that they look at.
+        """
+        event = self.ready.made
+        if not isinstance(event, Event) or event.g > self._allowed_g:
+            return None
+        if self._clock() >= self._at_once_until or self.held or self._journal.full:
+            return None
+        _, item, at = self.ready.pop()
+        self.handed = event.sequence
+        if event.g > self._handed_g:
+            self._handed_g = event.g
+        self._journal.note_next(item, at, self.generation)
+        return event
+
     def hand_out(self) -> Event | Lost | None:
         """The next event that is ready, for the application; None while Kafka is silent, or news are to be told.
 
@@ -534,7 +559,11 @@ class Session:
             return None
         event, item, at = self.ready.pop()
         self.handed, self._handed_g = event.sequence, max(self._handed_g, event.g)
+        now = self._clock()
         self._journal.note(item, at, at + 1, self.generation)
+        if not self.seeing.news and self.seeing.through is None:
+            renew_at = math.inf if self._renew_at is None else self._renew_at
+            self._at_once_until = min(now + _AT_ONCE_S, self._pump_at, self._save_at, renew_at)
         return event
 
     def hand_out_batch(self, most: int) -> EventBatch[Any]:
@@ -589,6 +618,7 @@ class Session:
         process that takes over is granted first, then looks for promises: so it sees this one, or this process sees its
         grant, and stops.
         """
+        self._gather()
         self._suit_pace()
         self._ahead = max(self._ahead, least)
         saved = self._positions.saved
@@ -601,6 +631,15 @@ class Session:
             # How long an outage is borne, poll decides.
             return False
         return self._still_holds() and self.ready.first_g <= self._allowed_g
+
+    def _gather(self) -> None:
+        """Of a backlog more is made ready before it is promised: a promise takes as long as some hundred events."""
+        much = max(1, self._settings.max_buffered // 2)
+        while much <= len(self.ready) < _MOST_READY * self._settings.max_buffered:
+            before = len(self.ready)
+            self.pump(0.0)
+            if len(self.ready) < before + much:
+                break
 
     def _still_holds(self) -> bool:
         """See Holding.look."""
@@ -704,7 +743,8 @@ class Session:
 
     def _throttle(self) -> None:
         """Stops reading events while more is ready than the application takes, or while it is paused."""
-        self._feed.hold(holding=self.held or len(self.ready) >= self._settings.max_buffered)
+        most = _MOST_READY * self._settings.max_buffered
+        self._feed.hold(holding=self.held or len(self.ready) >= most)
 
     # --- positions ----------------------------------------------------------------------------------------------------
 

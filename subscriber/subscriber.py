@@ -91,6 +91,20 @@ class _Interrupted(Error):
     """What a call had under way is torn."""
 
 
+class _Here:
+    """This process: os.getpid() asks the kernel each time, which takes as long as handing out an event."""
+
+    id = os.getpid()
+
+    @classmethod
+    def note(cls) -> None:
+        """It is a fork of another one."""
+        cls.id = os.getpid()
+
+
+os.register_at_fork(after_in_child=_Here.note)
+
+
 class _Guard:
     """Lets in one call at a time, and remembers what went wrong within: from then on every call raises it again."""
 
@@ -99,28 +113,31 @@ class _Guard:
         self._spared: Error | None = None
         self._one_call = threading.Lock()
         self._thread = 0
-        self._process = os.getpid()
+        self._process = _Here.id
 
     @property
     def is_forked(self) -> bool:
         """Whether this is a copy that came with a fork: connections and threads are those of the other process."""
-        return self._process != os.getpid()
+        return self._process != _Here.id
 
     def __enter__(self) -> None:
+        if self._process != _Here.id or not self._one_call.acquire(blocking=False):
+            raise self._misused()
+        self._thread = threading.get_ident()
+
+    def _misused(self) -> _Misused:
         if self.is_forked:
-            raise _Misused(
-                f"a Subscriber of process {self._process} was called in process {os.getpid()}, a fork of it",
+            return _Misused(
+                f"a Subscriber of process {self._process} was called in process {_Here.id}, a fork of it",
                 remedy="Make a Subscriber in the process that uses it",
             )
-        if not self._one_call.acquire(blocking=False):
-            here = self._thread == threading.get_ident()
-            raise _Misused(
-                "a Subscriber was called in the middle of another call, by a signal handler"
-                if here
-                else "two threads call one Subscriber at once",
-                remedy="A Subscriber is for one thread, and only stop() may be called from elsewhere",
-            )
-        self._thread = threading.get_ident()
+        here = self._thread == threading.get_ident()
+        return _Misused(
+            "a Subscriber was called in the middle of another call, by a signal handler"
+            if here
+            else "two threads call one Subscriber at once",
+            remedy="A Subscriber is for one thread, and only stop() may be called from elsewhere",
+        )
 
     @contextmanager
     def sparing(self) -> Iterator[None]:
@@ -134,9 +151,13 @@ class _Guard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        spared, self._spared = self._spared, None
         self._one_call.release()
-        if error is None or error is spared or isinstance(error, _Misused):
+        if error is not None:
+            self._note(error)
+
+    def _note(self, error: BaseException) -> None:
+        spared, self._spared = self._spared, None
+        if error is spared or isinstance(error, _Misused):
             return
         if isinstance(error, Error):
             self.failure = error
@@ -324,7 +345,14 @@ class Subscriber(Generic[Handed]):
 
         A Lost comes with `on_lost="skip"` alone.
         """
-        found = self._await(self._session.hand_out, None, timeout_s)
+        check_timeout(timeout_s)
+        self._check()
+        found: Event | Lost | None = None
+        if not self._drains:
+            with self._guard:
+                found = self._session.at_once()
+        if found is None:
+            found = self._await(self._session.hand_out, None, timeout_s)
         if self._deserializer is None or not isinstance(found, Event):
             return found
         return cast("Handed", TypedEvent.of(found, self._deserializer))

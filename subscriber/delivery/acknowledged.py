@@ -63,7 +63,8 @@ class Acknowledged:
 
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""
-        self.sequence = max(self.sequence, min(sequence, self.delivered))
+        if sequence > self.sequence:
+            self.sequence = min(sequence, self.delivered)
         if self.passed:
             self.settle()  # which topics a change leaves behind depends on what lies ahead of it now
 

@@ -92,10 +92,13 @@ class EventPartition:
         if self.ready_batch or not (self.handles or offsets[0] < self.received_to):
             return np.zeros(len(offsets), dtype=np.int8)
         held = self.held[0]
+        same = min(len(held), len(offsets))
+        if np.array_equal(held[:same], offsets[:same]):
+            # All that wait are next, as where nothing is missing: what is owed behind them is lost, or has not come.
+            behind = np.where(offsets[same:] < self.received_to, LOST, NOT_YET)
+            return np.concatenate((np.full(same, HERE), behind)).astype(np.int8)
         at = np.searchsorted(held, offsets)
-        here = held.take(at, mode="clip") == offsets if len(held) else np.zeros(len(offsets), dtype=np.bool_)
-        if at[-1] == len(offsets) - 1 and here.all():
-            return np.full(len(offsets), HERE, dtype=np.int8)
+        here = held.take(at, mode="clip") == offsets
         # One that waits without a stamp lets nothing pass: only those before, that are taken too, may lie before it.
         is_next = at == np.cumsum(here) - here
         known = is_next & (here | (offsets < self.received_to))
@@ -352,7 +355,7 @@ class Events:
 
         Returns their handles, None where lost, and the partitions that they were of, which `go_on` then.
         """
-        found: list[object] = [None] * len(rows)
+        found = np.full(len(rows), None, dtype=object)
         states = []
         for number, at in groups(rows.source):
             state = self.read[self.sources[number]]
@@ -362,13 +365,11 @@ class Events:
             state.delivered_to = int(rows.offset[places[-1]]) + 1
             state.owed.deliver(len(places))
             handles = state.release(len(came))
-            if len(came) == len(rows):
-                found = handles
-            else:
-                for place_, handle in zip(came.tolist(), handles, strict=True):
-                    found[place_] = handle
             states.append(state)
-        return found, states
+            if len(came) == len(rows):
+                return handles, states
+            found[came] = np.fromiter(handles, dtype=object, count=len(handles))
+        return found.tolist(), states
 
     def go_on(self, states: list[EventPartition]) -> None:
         """Something of these partitions is delivered."""

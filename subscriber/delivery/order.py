@@ -125,7 +125,8 @@ class Line:
         return None
 
     def _place(self, rows: Rows) -> None:
-        self._clock.update(zip(rows.topic.tolist(), rows.n.tolist(), strict=True))
+        for topic, at in groups(rows.topic):
+            self._clock[topic] = int(rows.n[at][-1])
         while self._placed and (len(self._placed[-1]) < _SMALL or self._placed[-1].g[-1] > rows.g[0]):
             # Many small batches would be many small deliveries. And what entries should have told of is not overtaken.
             rows = _merged([self._placed.pop(), rows])

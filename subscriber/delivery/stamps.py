@@ -171,8 +171,11 @@ def _gates(rows: StampRows, at: Ints, topics: Mapping[int, str]) -> tuple[Ints, 
     begins = rows.entry_start[at]
     lengths = rows.entry_start[at + 1] - begins
     places = spans(begins, lengths)
-    row, topic = np.repeat(np.arange(len(at)), lengths), rows.entry_topic[places]
-    kept = among(topic, topics) & (topic != rows.topic[at][row])
+    topic = rows.entry_topic[places]
+    kept = among(topic, topics) & (topic != np.repeat(rows.topic[at], lengths))
+    if not kept.all():
+        lengths = np.bincount(np.repeat(np.arange(len(at)), lengths)[kept], minlength=len(at))
+        places, topic = places[kept], topic[kept]
     starts = np.zeros(len(at) + 1, dtype=np.int64)
-    np.cumsum(np.bincount(row[kept], minlength=len(at)), out=starts[1:])
-    return starts, np.stack((topic[kept], rows.entry_n[places[kept]]))
+    np.cumsum(lengths, out=starts[1:])
+    return starts, np.stack((topic, rows.entry_n[places]))

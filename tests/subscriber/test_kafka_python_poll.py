@@ -50,7 +50,7 @@ def test_events_are_looked_for_more_often_while_something_comes(monkeypatch: pyt
     vars(transport)["_came_at"] = 10.0
     for asked.now in (10.5, 11.5):
         transport._came(5.0)
-    assert waits_s == [0, 0, 0.02, 0, 0, 0.05]
+    assert waits_s == [0, 0, 0.02, 0, 0, 0.5]
 
 
 def test_who_polls_seldom_gets_both(monkeypatch: pytest.MonkeyPatch) -> None:

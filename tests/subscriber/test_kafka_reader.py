@@ -22,6 +22,7 @@ class Consumer:
         self.positions: dict[TopicPartition, int] = {}
         self.value_bytes = value_bytes
         self._cluster = SimpleNamespace(topic_id=lambda _: None)
+        self._fetcher = SimpleNamespace(_completed_fetches=[], _nodes_with_pending_fetch_requests={1})
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self.positions = {at: self.positions.get(at, -1) for at in partitions}
