@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal, cast
 
 from totalorder.errors import (
@@ -36,7 +37,7 @@ from totalorder.subscriber.choosing import Choosing
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Finished, Granted, Switched
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
-from totalorder.subscriber.delivery.waits import Wait
+from totalorder.subscriber.delivery.waits import Kind, Wait
 from totalorder.subscriber.draining import Draining
 from totalorder.subscriber.event import Event, Lost, position_of
 from totalorder.subscriber.feed import Feed
@@ -59,12 +60,15 @@ from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
 
 _WAIT_S = 0.2
+_IDLE_S = 1.0
+"""Where nothing has come for so long, there is nothing that could be read."""
 _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _REFRESH_S = 60.0
 """Even where each acknowledgement is saved: without events the offsets to resume from would age out of retention."""
 _FOLLOW_S = 2.0
 """Kafka's position follows that of a store."""
+_GRANT = Wait(kind="grant")
 _RECEIPTS_REMEDY = (
     "Check that `totalorder sequence` runs; one of an older release keeps no receipts: update it, or go without by "
     "receipts=False (--no-receipts)"
@@ -169,7 +173,13 @@ class Session:
         self._promised_before = 0
         """How far former processes may have handed out events."""
         self._stamps_count = 0
-        self._choosing = Choosing(transport, settings.domain, clock=clock, wait=self._await)
+        self._choosing = Choosing(
+            transport,
+            settings.domain,
+            clock=clock,
+            wait=partial(self._await, wait=Wait(kind="cuts", topic=self._names.cuts)),
+            stir=self._stir,
+        )
         self._feed = Feed(transport, settings.domain, self)
         self._event_partitions = self._feed.event_partitions
         self._renew_at: float | None = None
@@ -215,7 +225,10 @@ class Session:
             topics = self._choosing.chosen(choice, () if self._settings.begin_anew else self._history.held())
             self._take_over(self._subscribe(topics, ends))
             while not self._still_holds():
-                self._await(f"{self._names.grants} could not be read to its end")
+                self._await(
+                    f"{self._names.grants} could not be read to its end",
+                    wait=Wait(kind="log", topic=self._names.grants),
+                )
         except (Exception, KeyboardInterrupt, SystemExit):
             self._requests.withdraw(_TIMED_SEND_S)
             raise
@@ -297,6 +310,8 @@ class Session:
         self._idle_s = 0.0 if came else self._idle_s + _WAIT_S
         if self._idle_s >= self._settings.start_timeout_s:
             raise self._no_sequencer("stamps do not go as far as its answer")
+        kind: Kind = "log" if self._idle_s >= _IDLE_S else "history"
+        self.seeing.look(lambda: [Wait(kind=kind, topic=self._names.stamps)])
         self._feed.give(others)
 
     def _partition_of_id(self, topic: str, remedy: str = "") -> Partition:
@@ -340,10 +355,23 @@ class Session:
         """The set to `change` to. SettingsError for a pattern that cannot be meant: then nothing was touched."""
         if self.ending or self.finished is not None:
             raise self.ended()
+        self._require_committed()
         self._deadline = self._clock() + self._settings.start_timeout_s
         assert self.grant is not None
         self._require_awake()
         return self._choosing.chosen(choice, self.grant.topics)
+
+    def _require_committed(self) -> None:
+        """A change claims the position's row in the store, which would wait for the application's own transaction."""
+        if self.stored is None:
+            return
+        self._machine.acknowledge(self.stored.committed())
+        if self.stored.is_open:
+            raise SettingsError(
+                "the topics cannot change while a transaction is open that has acknowledged something, or has come to "
+                "nothing",
+                remedy="Commit it, or do its events again, and change the topics then",
+            )
 
     def change(self, topics: tuple[str, ...]) -> None:
         """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
@@ -403,11 +431,15 @@ class Session:
                 ends = self._stamps_ends(once=True)
                 self._requests.begin(self._request(topics, ends), _TIMED_SEND_S)
 
-    def _await(self, why: str = "it did not answer the request") -> None:
-        """Lets an answer come."""
+    def _stir(self) -> None:
+        """Has the sequencer make a batch: a process that holds nothing yet is refused, which changes nothing."""
+        self._requests.renew(self.generation or self._requests.latest + 1, None)
+
+    def _await(self, why: str = "it did not answer the request", *, wait: Wait = _GRANT) -> None:
+        """Lets an answer come, or what else is waited for."""
         if self._clock() >= self._deadline:
             raise self._no_sequencer(why)
-        self.pump(_WAIT_S, [Wait(kind="grant")])
+        self.pump(_WAIT_S, [wait])
 
     def ended(self) -> SubscriptionEnded:
         """Why nothing more comes."""
@@ -450,14 +482,17 @@ class Session:
         self._pumped_s += self._clock() - begun
 
     def _waits(self) -> list[Wait]:
-        """What events wait for, while the application has none to take."""
-        if self.ready or self.held:
+        """What events wait for. While the application has some to take, that nobody stamps others alone counts: what
+        else they wait for is on its way, and not asked for while enough is ready.
+        """
+        if self._is_full:
             return []
         read = {source.topic for source in self._event_partitions}
         by_topic = self.generation and self._machine.topic_by == "topic" and not self._transport.silent_s
         unread = [name for name in self._machine.topics if name not in read] if by_topic else []
         found = self._unread.waits(self._clock(), unread, self._machine.stamps_partitions)
-        return [*self._machine.waits(), *found]
+        waits = [*self._machine.waits(), *found]
+        return [wait for wait in waits if wait.kind == "stamps" and wait.g is None] if self.ready else waits
 
     def tick(self) -> None:
         """Before an event is taken, or when none will come: looks for news now and then, and does what is due.
@@ -618,7 +653,7 @@ class Session:
 
     def take_stamps(self, batch: StampedBatch, offsets: range, /) -> None:
         """See Fed."""
-        self.seeing.stamped(batch.incarnation)
+        self.seeing.stamped(batch, self._wall_clock())
         self._apply(self._machine.stamped(batch, offset=offsets.start, next_offset=offsets.stop))
 
     def take_events(self, source: Source, records: list[Record], /) -> None:
@@ -681,7 +716,11 @@ class Session:
 
     def _throttle(self) -> None:
         """Stops reading events while more is ready than the application takes, or while it is paused."""
-        self._feed.hold(holding=self.held or len(self.ready) >= self._settings.max_buffered)
+        self._feed.hold(holding=self._is_full)
+
+    @property
+    def _is_full(self) -> bool:
+        return self.held or len(self.ready) >= self._settings.max_buffered
 
     # --- positions ----------------------------------------------------------------------------------------------------
 

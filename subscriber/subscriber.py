@@ -467,6 +467,8 @@ class Subscriber(Generic[Handed]):
         topic, the event is written there, with its place, the error and all that it has, and then acknowledged:
         `totalorder parked` makes such a topic, shows what lies there, and brings it back. It must be compacted, and
         nothing else: SettingsError for another, where what is parked would expire, or which has events of its own.
+        One that does not return holds everything up, the lease too: when that has ended, or at once where another
+        process takes the id over, the next one begins with that event.
 
         Whatever ends `run` with an event that is not acknowledged (an error, or `stop` between two attempts) ends the
         use of this Subscriber, but for `close`: the next one of the id begins with that event. With `positions` each

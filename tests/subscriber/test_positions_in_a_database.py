@@ -311,6 +311,32 @@ def test_it_goes_on_through_changes_and_ends_of_the_subscription(shop: Shop) -> 
     assert shop.effects == [*"12345"]
 
 
+def test_topics_do_not_change_while_a_transaction_is_open(shop: Shop) -> None:
+    """The change claims the row, which that transaction has locked: in the same thread nobody would ever give way."""
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    one = polled(mine)
+    asked = world.kafka.end(Partition("d.control", 0))
+    with shop.transaction() as connection:
+        shop.work(connection, one)
+        mine.ack(one, within=connection)
+        for change in (lambda: mine.subscribe(["a", "b"]), lambda: mine.unsubscribe(["a"], drain=True)):
+            with pytest.raises(SettingsError, match=r"transaction is open|no topic would be left"):
+                change()
+    assert world.kafka.end(Partition("d.control", 0)) == asked
+    two = polled(mine)
+    with pytest.raises(ZeroDivisionError):
+        shop.commit(mine, two, fails=True)
+    with pytest.raises(SettingsError, match="or do its events again"):
+        mine.subscribe(["a", "b"])
+    shop.commit(mine, two)
+    mine.subscribe(["a", "b"])
+    world.publish("b", "3")
+    handle(shop, mine, 1)
+    assert shop.effects == [*"123"]
+
+
 def test_a_restored_database_is_refused_with_what_it_lacks(shop: Shop, tmp_path: Path) -> None:
     world = World()
     mine = subscriber(world, shop)
