@@ -256,7 +256,7 @@ def test_a_topic_that_is_gone_leaves_with_the_next_change() -> None:
 
 def test_a_topic_that_came_and_went_leaves_little_behind() -> None:
     world = begun()
-    subscriber = subscriber_of(world)
+    subscriber, other = subscriber_of(world), subscriber_of(world, None, topics=["a", "b"], id="other")
     for number in range(3):
         name = f"d{number}"
         admit(world, name)
@@ -269,7 +269,10 @@ def test_a_topic_that_came_and_went_leaves_little_behind() -> None:
         world.kafka.delete(name)
         world.sequencer.retire()
     world.publish("a")
-    take(subscriber, 1)
+    for each in (subscriber, other):
+        take(each, 1)
+        frontiers = each._session.machine._stamps.frontiers
+        assert {source.topic for frontier in frontiers for source in frontier} == {"a", "c"}
     machine = subscriber._session.machine
     assert machine._sets._joins == {}
     assert sum(owed._table.nbytes for owed in machine._events.owed) == 0
