@@ -534,8 +534,10 @@ class Session:
     def is_drained(self) -> bool:
         """Whether all is handed out that was stamped when this was asked first."""
         if self._draining is None:
-            self._draining = Draining(self._transport, self._feed, self._grants)
-        return self._draining.is_over(handed=self.handed, ready=len(self.ready))
+            self._draining = Draining(self._transport, self._feed, self._grants, lambda: self._machine.known_g)
+            self._pump_at = self._clock()  # however much is ready: what was stamped by now is to be known
+        next_g = self.ready.first_g if self.ready and self._machine.follows_order else None
+        return self._draining.is_over(handed=self.handed, ready=len(self.ready), next_g=next_g)
 
     def hand_out(self) -> Event | Lost | None:
         """The next event that is ready, for the application; None while Kafka is silent, or news are to be told.

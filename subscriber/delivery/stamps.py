@@ -126,6 +126,11 @@ class Stamps:
         return min((part.complete_g for part in self.of_set), default=2**63 - 1)
 
     @property
+    def known_g(self) -> int:
+        """Nothing is known of π behind here."""
+        return max((part.complete_g for part in self.parts.values()), default=0)
+
+    @property
     def read_batch(self) -> int:
         """All that is read is complete through this batch."""
         return min((part.complete_batch for part in self.parts.values() if part.reading), default=0)
