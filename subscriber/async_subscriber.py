@@ -15,10 +15,11 @@ from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_count, check_timeout
 from totalorder.subscriber.event import Event, Handed, Lost
 from totalorder.subscriber.handling import Plan, Retry
+from totalorder.subscriber.metrics import Metrics
 from totalorder.subscriber.owner import Owner
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.running import run_async
-from totalorder.subscriber.subscriber import Metrics, Subscriber
+from totalorder.subscriber.subscriber import Subscriber
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -7,10 +7,9 @@ alone. Nothing here runs by itself: `pump` is called by whoever waits for events
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from totalorder.errors import (
     BrokerUnavailable,
@@ -28,11 +27,9 @@ from totalorder.sequencer.control import (
 )
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.position import Progress, before_subscription
-from totalorder.sequencer.signing import Signer
 from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
-from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
 from totalorder.subscriber.choosing import Choosing
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Finished, Granted, Switched
 from totalorder.subscriber.delivery.events import GONE
@@ -52,7 +49,8 @@ from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
-from totalorder.subscriber.start import Start, check_place
+from totalorder.subscriber.session_settings import SessionSettings
+from totalorder.subscriber.start import check_place
 from totalorder.subscriber.stored import Stored, without_store
 from totalorder.subscriber.through import through
 from totalorder.subscriber.transport import Partition, Record, Transport
@@ -77,48 +75,6 @@ _PROMISE_S = 0.1
 _MOST_AHEAD = 1 << 20
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionSettings:
-    """Settings of one process of a subscriber id; seconds and counts."""
-
-    id: str
-    domain: str
-    lease_s: int = 86_400
-    start_timeout_s: float = 60.0
-    save_interval_s: float = 0.0
-    max_buffered: int = 1_000
-    max_waiting: int = 20_000
-    stalled_after_s: float = 10.0
-    start: Start | Literal["saved"] = "saved"
-    skips_lost: bool = False
-    receipts: bool = True
-    control_key: str | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        check_name(self.id, self.domain)
-        check_lease(self.lease_s)
-        check_seconds("start_timeout_s", self.start_timeout_s)
-        check_seconds("save_interval_s", self.save_interval_s, zero=True)
-        check_seconds("stalled_after_s", self.stalled_after_s)
-        check_count("max_buffered", self.max_buffered)
-        check_count("max_waiting", self.max_waiting)
-        self.signer()
-
-    @property
-    def place(self) -> Position | datetime | Literal["earliest"] | None:
-        """Where in the order to begin, if that is said."""
-        return None if self.start in ("saved", "now") else cast("Position | datetime | Literal['earliest']", self.start)
-
-    @property
-    def begin_anew(self) -> bool:
-        """Whether what is saved does not count."""
-        return self.start != "saved"
-
-    def signer(self) -> Signer | None:
-        """Who signs what is asked; SettingsError where the key is none of this id."""
-        return Signer(key=self.control_key, domain=self.domain, signer=self.id) if self.control_key else None
 
 
 class Session:
