@@ -53,6 +53,9 @@ class AsyncSubscriber(Generic[Handed]):
     also meanwhile. They are done in the order in which they came, and wait a tenth of a second at most for one that
     waits for events.
 
+    Callbacks (`on_granted`, `on_change`, `on_stalled`) are called by that thread, while the task that takes events
+    waits: hand over to the loop by its `call_soon_threadsafe`.
+
     Cancellation loses nothing. What came for a call that was cancelled, the next one gets, in order. Any other call
     that was cancelled is done nevertheless. A task that is cancelled within `async with` leaves it as soon as `close`
     is done: at once, or, while no broker answers, within `outage_timeout_s`. The thread ends with the subscriber, and
