@@ -234,10 +234,10 @@ def test_a_topic_that_nobody_stamps_any_more_is_told_while_events_of_others_come
         world.publish("a")
         world.tick(0.5)
         told.poll(2)
-        assert isinstance(told.all[-1], Event | Stalled)  # there is always one to take
         world.kafka.append(Partition("b", 1), value=b"nobody's", timestamp_ms=0)
     stalls = [each.wait for each in told.all if isinstance(each, Stalled)]
     assert {(wait.kind, wait.topic) for wait in stalls} == {("stamps", "b")}
+    assert sum(isinstance(each, Event) for each in told.all) > 250
 
 
 def test_an_application_that_takes_its_time_is_no_stall() -> None:
