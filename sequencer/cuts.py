@@ -46,6 +46,8 @@ VERSION = 1
 KIND = "cuts"
 KEY_EVERY = 64
 """At the latest each so many cuts a key cut: reading starts at one, so it reads at most so many in vain."""
+_KEY_EACH_S = 600.0
+"""And the first cut behind so long a time: where few batches come, retention takes a key cut before the next would."""
 _LEVEL = 6
 _LENGTH = struct.Struct("<I")
 _MOST_OFFSET = 1 << 62
@@ -309,17 +311,21 @@ class CutEncoder:
     def __init__(self, *, key_every: int = KEY_EVERY) -> None:
         self._key_every = key_every
         self._last: Cut | None = None
-        self._since_key = 0
+        self._since_key, self._key_s = 0, 0.0
 
-    def encode(self, cut: Cut) -> WireRecord:
-        """The record of the next cut. LimitExceeded when it has more than a cut may have, or needs too many bytes."""
+    def encode(self, cut: Cut, *, now_s: float = 0.0) -> WireRecord:
+        """The record of the next cut, at a time. LimitExceeded when it has more than a cut may have, or needs too many
+        bytes.
+        """
         _check_limits(cut)
         last = self._last
         self._since_key += 1
-        is_key = last is None or self._since_key >= self._key_every or cut.begin_check != last.end_check
+        is_due = self._since_key >= self._key_every or now_s - self._key_s >= _KEY_EACH_S
+        is_key = last is None or is_due or cut.begin_check != last.end_check
         record = encode_cut(cut, is_key=is_key)
         self._last = cut
-        self._since_key = 0 if is_key else self._since_key
+        if is_key:
+            self._since_key, self._key_s = 0, now_s
         return record
 
 

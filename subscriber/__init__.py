@@ -15,11 +15,12 @@ from totalorder.subscriber.async_subscriber import AsyncSubscriber
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.event import Event, Lost, TypedEvent
 from totalorder.subscriber.handling import Retry
+from totalorder.subscriber.metrics import Metrics
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.position_store import PositionStore
 from totalorder.subscriber.reader import Reader
 from totalorder.subscriber.sqlite_positions import SqlitePositions
-from totalorder.subscriber.subscriber import Metrics, Subscriber
+from totalorder.subscriber.subscriber import Subscriber
 from totalorder.subscriber.watch import Changed, Granted, Hold, Stalled, Wait
 
 __all__ = [

@@ -15,10 +15,11 @@ from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_count, check_timeout
 from totalorder.subscriber.event import Event, Handed, Lost
 from totalorder.subscriber.handling import Plan, Retry
+from totalorder.subscriber.metrics import Metrics
 from totalorder.subscriber.owner import Owner
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.running import run_async
-from totalorder.subscriber.subscriber import Metrics, Subscriber
+from totalorder.subscriber.subscriber import Subscriber
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,6 +52,9 @@ class AsyncSubscriber(Generic[Handed]):
     order that nobody knows: the second one is told so by an Error); all other calls may come from any task of the loop,
     also meanwhile. They are done in the order in which they came, and wait a tenth of a second at most for one that
     waits for events.
+
+    Callbacks (`on_granted`, `on_change`, `on_stalled`) are called by that thread, while the task that takes events
+    waits: hand over to the loop by its `call_soon_threadsafe`.
 
     Cancellation loses nothing. What came for a call that was cancelled, the next one gets, in order. Any other call
     that was cancelled is done nevertheless. A task that is cancelled within `async with` leaves it as soon as `close`

@@ -14,12 +14,20 @@ _EACH_S = 1.0
 
 
 class Choosing:
-    """`wait` lets records of cuts come to `take`; it is told why, and raises when it has waited long enough."""
+    """`wait` lets records of cuts come to `take`; it is told why, and raises when it has waited long enough. `stir` has
+    the sequencer make a batch.
+    """
 
     def __init__(
-        self, transport: Transport, domain: str, *, clock: Callable[[], float], wait: Callable[[str], None]
+        self,
+        transport: Transport,
+        domain: str,
+        *,
+        clock: Callable[[], float],
+        wait: Callable[[str], None],
+        stir: Callable[[], None],
     ) -> None:
-        self._transport, self._clock, self._wait = transport, clock, wait
+        self._transport, self._clock, self._wait, self._stir = transport, clock, wait, stir
         self._following = Following(domain)
         self._choice: Choice | None = None
         """By a pattern, where one chooses the topics."""
@@ -43,10 +51,11 @@ class Choosing:
             self._let_go()
             return tuple(sorted(choice.topics))
         self._following.check_by_topic()
+        kept = [name for name in held if choice.selects(name)]
         if self._choice is None or not self._following.knows:
-            self._read_cuts(self._following, is_held=bool(held))
+            self._read_cuts(self._following, is_held=bool(kept))
         try:
-            wanted = self._following.wanted(choice, [name for name in held if choice.selects(name)])
+            wanted = self._following.wanted(choice, kept)
         except SettingsError:
             if self._choice is None:
                 self._let_go()
@@ -61,21 +70,24 @@ class Choosing:
 
     def _read_cuts(self, following: Following, *, is_held: bool) -> None:
         """From the newest one on that names all topics, through the present end, and on. Where none does yet, or by
-        now, it is waited for; but who holds topics goes on with them, and learns of others when one comes.
+        now, the domain's next batch brings one, which is asked for; but who holds topics that fit goes on with them,
+        and learns of others then.
         """
         at, count, following.knows = following.cuts, KEY_EVERY, False
         begin, end = (of([at])[at] for of in (self._transport.beginning_offsets, self._transport.end_offsets))
         self._transport.read(at, max(begin, end - count))
+        has_stirred = False
         while not following.knows or self._transport.position(at) < end:
-            if not following.knows and self._transport.position(at) >= end > begin + count:
-                count *= 4
-                self._transport.read(at, max(begin, end - count))
-            elif is_held and self._transport.position(at) >= end:
-                break
-            self._wait(
-                f"{at.topic} has no record that names all topics: it comes with the job's first batch, and where "
-                f"retention has taken the last one, within {KEY_EVERY} batches"
-            )
+            if not following.knows and self._transport.position(at) >= end:
+                if end > begin + count:
+                    count *= 4
+                    self._transport.read(at, max(begin, end - count))
+                elif is_held:
+                    break
+                elif not has_stirred:
+                    has_stirred = True
+                    self._stir()
+            self._wait(f"{at.topic} has no record that names all topics: it comes with the domain's next batch")
 
     def due(self, held: tuple[str, ...]) -> tuple[str, ...] | None:
         """The set to ask for now, where a pattern stands for another one than that."""

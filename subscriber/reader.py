@@ -105,7 +105,7 @@ class Reader(Generic[Handed]):
         self._transport, self._unread = transport, Unread(transport)
         watch = Watch(id=None, domain=domain, stalled_after_s=stalled_after_s)
         self._seeing = Seeing(watch, clock, lambda: transport.silent_s)
-        self._session = ReaderSession(transport, settings, wall_clock=wall_clock)
+        self._session = ReaderSession(transport, settings, wall_clock=wall_clock, seeing=self._seeing)
         try:
             self._session.start()
         except BaseException:

@@ -13,6 +13,7 @@ from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Reads
+from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.event import Event, Lost
 from totalorder.subscriber.feed import Feed
 from totalorder.subscriber.losses import READ_ON_WITHOUT
@@ -21,6 +22,7 @@ from totalorder.subscriber.position import Position
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.machine import Reading
 from totalorder.subscriber.ready import Ready
+from totalorder.subscriber.seeing import Seeing
 from totalorder.subscriber.stamps_log import StampsLog
 from totalorder.subscriber.start import Start, Until, check_place, ms_of
 from totalorder.subscriber.through import through
@@ -46,13 +48,21 @@ class ReaderSettings:
 
 
 class ReaderSession:
-    """One reading of a domain. After an error only `close` makes sense."""
+    """One reading of a domain. After an error only `close` makes sense. `seeing` says what is waited for."""
 
-    def __init__(self, transport: Transport, settings: ReaderSettings, *, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        settings: ReaderSettings,
+        *,
+        wall_clock: Callable[[], float],
+        seeing: Seeing,
+    ) -> None:
         self.ready = Ready(skips_lost=settings.skips_lost, go_on=READ_ON_WITHOUT)
         self.handed_g = 0
         """Of the last event that was handed out; before, where reading begins."""
         self._transport, self._settings, self._now_ms = transport, settings, round(wall_clock() * 1000)
+        self._seeing, self._wall_clock = seeing, wall_clock
         self._names = DomainTopics(domain=settings.domain)
         self._grants = Partition(self._names.grants, 0)
         self._answers: list[Answer] = []
@@ -125,10 +135,12 @@ class ReaderSession:
         grants = self._grants
         self._transport.read(grants, self._transport.beginning_offsets([grants])[grants])
         for _ in through(self._transport, grants, lambda: self._feed.given[grants]):
+            self._seeing.look(lambda: [Wait(kind="history", topic=self._names.grants)])
             self._feed.give(self._transport.poll(_WAIT_S))
 
     def _meanwhile(self, others: list[Record], _: bool) -> None:
         """While stamps are looked into."""
+        self._seeing.look(lambda: [Wait(kind="history", topic=self._names.stamps)])
         self._feed.give(others)
 
     @property
@@ -194,6 +206,7 @@ class ReaderSession:
 
     def take_stamps(self, batch: StampedBatch, _: range, /) -> None:
         """See Fed."""
+        self._seeing.stamped(batch, self._wall_clock())
         self._apply(self.machine.stamped(batch))
 
     def take_events(self, source: Source, records: list[Record], /) -> None:

@@ -200,7 +200,7 @@ class Requests:
         with suppress(BrokerUnavailable):  # nothing more can be done; the lease will end it
             self._send(request, timeout_s)
 
-    def renew(self, generation: int, timeout_s: float) -> None:
+    def renew(self, generation: int, timeout_s: float | None) -> None:
         """Asks for a longer lease; its answer is not waited for."""
         request = Renew(id=self._id, generation=generation, nonce=self._nonce)
         self._send(request, timeout_s)

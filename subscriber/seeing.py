@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from totalorder.errors import Error
+from totalorder.sequencer.stamps import StampedBatch
 from totalorder.subscriber.delivery.effects import DeliverLost, Finished, Switched
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait
@@ -54,9 +55,9 @@ class Seeing:
             self._in_force = topics
             self._changes.append((effect.g, topics))
 
-    def stamped(self, incarnation: int) -> None:
-        """A batch's stamps came."""
-        self._say(self._watch.stamped(incarnation))
+    def stamped(self, batch: StampedBatch, now_s: float) -> None:
+        """A batch's stamps came, now by the clock on the wall."""
+        self._say(self._watch.stamped(batch.incarnation, batch.partition, now_s - batch.time_ms / 1000))
 
     def lost(self, effect: DeliverLost) -> None:
         """Something that is lost takes its place in the order."""

@@ -7,9 +7,9 @@ alone. Nothing here runs by itself: `pump` is called by whoever waits for events
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, Literal
 
 from totalorder.errors import (
     BrokerUnavailable,
@@ -27,16 +27,14 @@ from totalorder.sequencer.control import (
 )
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.sequencer.position import Progress, before_subscription
-from totalorder.sequencer.signing import Signer
 from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
-from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
 from totalorder.subscriber.choosing import Choosing
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Finished, Granted, Switched
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.machine import Delivery
-from totalorder.subscriber.delivery.waits import Wait
+from totalorder.subscriber.delivery.waits import Kind, Wait
 from totalorder.subscriber.draining import Draining
 from totalorder.subscriber.event import Event, Lost, position_of
 from totalorder.subscriber.feed import Feed
@@ -51,7 +49,8 @@ from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.receipts import Journal
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
-from totalorder.subscriber.start import Start, check_place
+from totalorder.subscriber.session_settings import SessionSettings
+from totalorder.subscriber.start import check_place
 from totalorder.subscriber.stored import Stored, without_store
 from totalorder.subscriber.through import through
 from totalorder.subscriber.transport import Partition, Record, Transport
@@ -59,12 +58,15 @@ from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
 
 _WAIT_S = 0.2
+_IDLE_S = 1.0
+"""Where nothing has come for so long, there is nothing that could be read."""
 _TIMED_SEND_S = 2.0
 """What is sent because it is time waits no longer for the broker than this, and is sent again at the next time."""
 _REFRESH_S = 60.0
 """Even where each acknowledgement is saved: without events the offsets to resume from would age out of retention."""
 _FOLLOW_S = 2.0
 """Kafka's position follows that of a store."""
+_GRANT = Wait(kind="grant")
 _RECEIPTS_REMEDY = (
     "Check that `totalorder sequence` runs; one of an older release keeps no receipts: update it, or go without by "
     "receipts=False (--no-receipts)"
@@ -77,48 +79,6 @@ _AT_ONCE_S = 0.001
 """So long events are handed out one after another without a look at what else is due; receipts tell time by ms."""
 _NEWS_S = 1.0
 """However much is ready, grants are read and receipts sent this often."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionSettings:
-    """Settings of one process of a subscriber id; seconds and counts."""
-
-    id: str
-    domain: str
-    lease_s: int = 86_400
-    start_timeout_s: float = 60.0
-    save_interval_s: float = 0.0
-    max_buffered: int = 1_000
-    max_waiting: int = 20_000
-    stalled_after_s: float = 10.0
-    start: Start | Literal["saved"] = "saved"
-    skips_lost: bool = False
-    receipts: bool = True
-    control_key: str | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        check_name(self.id, self.domain)
-        check_lease(self.lease_s)
-        check_seconds("start_timeout_s", self.start_timeout_s)
-        check_seconds("save_interval_s", self.save_interval_s, zero=True)
-        check_seconds("stalled_after_s", self.stalled_after_s)
-        check_count("max_buffered", self.max_buffered)
-        check_count("max_waiting", self.max_waiting)
-        self.signer()
-
-    @property
-    def place(self) -> Position | datetime | Literal["earliest"] | None:
-        """Where in the order to begin, if that is said."""
-        return None if self.start in ("saved", "now") else cast("Position | datetime | Literal['earliest']", self.start)
-
-    @property
-    def begin_anew(self) -> bool:
-        """Whether what is saved does not count."""
-        return self.start != "saved"
-
-    def signer(self) -> Signer | None:
-        """Who signs what is asked; SettingsError where the key is none of this id."""
-        return Signer(key=self.control_key, domain=self.domain, signer=self.id) if self.control_key else None
 
 
 class Session:
@@ -173,7 +133,13 @@ class Session:
         self._promised_before = 0
         """How far former processes may have handed out events."""
         self._stamps_count = 0
-        self._choosing = Choosing(transport, settings.domain, clock=clock, wait=self._await)
+        self._choosing = Choosing(
+            transport,
+            settings.domain,
+            clock=clock,
+            wait=partial(self._await, wait=Wait(kind="cuts", topic=self._names.cuts)),
+            stir=self._stir,
+        )
         self._feed = Feed(transport, settings.domain, self)
         self._event_partitions = self._feed.event_partitions
         self._renew_at: float | None = None
@@ -307,6 +273,8 @@ class Session:
         self._idle_s = 0.0 if came else self._idle_s + _WAIT_S
         if self._idle_s >= self._settings.start_timeout_s:
             raise self._no_sequencer("stamps do not go as far as its answer")
+        kind: Kind = "log" if self._idle_s >= _IDLE_S else "history"
+        self.seeing.look(lambda: [Wait(kind=kind, topic=self._names.stamps)])
         self._feed.give(others)
 
     def _partition_of_id(self, topic: str, remedy: str = "") -> Partition:
@@ -353,10 +321,23 @@ class Session:
         """The set to `change` to. SettingsError for a pattern that cannot be meant: then nothing was touched."""
         if self.ending or self.finished is not None:
             raise self.ended()
+        self._require_committed()
         self._wait_anew()
         assert self.grant is not None
         self._require_awake()
         return self._choosing.chosen(choice, self.grant.topics)
+
+    def _require_committed(self) -> None:
+        """A change claims the position's row in the store, which would wait for the application's own transaction."""
+        if self.stored is None:
+            return
+        self._machine.acknowledge(self.stored.committed())
+        if self.stored.is_open:
+            raise SettingsError(
+                "the topics cannot change while a transaction is open that has acknowledged something, or has come to "
+                "nothing",
+                remedy="Commit it, or do its events again, and change the topics then",
+            )
 
     def change(self, topics: tuple[str, ...]) -> None:
         """Re-subscribes with another set; returns once it is granted. What the old set is owed comes first."""
@@ -420,11 +401,15 @@ class Session:
         """What is waited for from here on has its own time."""
         self._deadline = self._clock() + self._settings.start_timeout_s
 
+    def _stir(self) -> None:
+        """Has the sequencer make a batch: a process that holds nothing yet is refused, which changes nothing."""
+        self._requests.renew(self.generation or self._requests.latest + 1, None)
+
     def _await(self, unread: str = "") -> None:
         """Lets an answer come; or more of a topic, where what is there is what is waited for."""
         if self._clock() >= self._deadline:
             raise self._unread_yet(unread) if unread else self._no_sequencer("it did not answer the request")
-        self.pump(_WAIT_S, [Wait(kind="grant")])
+        self.pump(_WAIT_S, [Wait(kind="log", topic=unread) if unread else _GRANT])
 
     def ended(self) -> SubscriptionEnded:
         """Why nothing more comes."""
@@ -475,16 +460,19 @@ class Session:
         self._pumped_s += self._clock() - begun
 
     def _waits(self) -> list[Wait]:
-        """What events wait for, while the application has none to take, or gets none."""
+        """What events wait for. While the application has some to take, that nobody stamps others alone counts: what
+        else they wait for is on its way, and not asked for while enough is ready. If it gets none of those, that counts.
+        """
         if self.ready and self._is_kept_back:
             return [Wait(kind="log", topic=self._names.grants)]
-        if self.ready or self.held:
+        if self._is_full:
             return []
         read = {source.topic for source in self._event_partitions}
         by_topic = self.generation and self._machine.topic_by == "topic" and not self._transport.silent_s
         unread = [name for name in self._machine.topics if name not in read] if by_topic else []
         found = self._unread.waits(self._clock(), unread, self._machine.stamps_partitions)
-        return [*self._machine.waits(), *found]
+        waits = [*self._machine.waits(), *found]
+        return [wait for wait in waits if wait.kind == "stamps" and wait.g is None] if self.ready else waits
 
     def tick(self) -> None:
         """Before an event is taken, or when none will come: looks for news now and then, and does what is due.
@@ -527,8 +515,10 @@ class Session:
     def is_drained(self) -> bool:
         """Whether all is handed out that was stamped when this was asked first."""
         if self._draining is None:
-            self._draining = Draining(self._transport, self._feed, self._grants)
-        return self._draining.is_over(handed=self.handed, ready=len(self.ready))
+            self._draining = Draining(self._transport, self._feed, self._grants, lambda: self._machine.known_g)
+            self._pump_at = self._clock()  # however much is ready: what was stamped by now is to be known
+        next_g = self.ready.first_g if self.ready and self._machine.follows_order else None
+        return self._draining.is_over(handed=self.handed, ready=len(self.ready), next_g=next_g)
 
     def at_once(self) -> Event | None:
         """The next event, where `tick` and `hand_out` would do nothing but give it; None says nothing of what is ready.
@@ -680,7 +670,7 @@ class Session:
 
     def take_stamps(self, batch: StampedBatch, offsets: range, /) -> None:
         """See Fed."""
-        self.seeing.stamped(batch.incarnation)
+        self.seeing.stamped(batch, self._wall_clock())
         self._apply(self._machine.stamped(batch, offset=offsets.start, next_offset=offsets.stop))
 
     def take_events(self, source: Source, records: list[Record], /) -> None:
@@ -743,8 +733,11 @@ class Session:
 
     def _throttle(self) -> None:
         """Stops reading events while more is ready than the application takes, or while it is paused."""
-        most = _MOST_READY * self._settings.max_buffered
-        self._feed.hold(holding=self.held or len(self.ready) >= most)
+        self._feed.hold(holding=self._is_full)
+
+    @property
+    def _is_full(self) -> bool:
+        return self.held or len(self.ready) >= _MOST_READY * self._settings.max_buffered
 
     # --- positions ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from totalorder.errors import EnvironmentProblem, SettingsError
 from totalorder.subscriber.position_store import Execute, PositionStore
 
 try:
-    from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, text
+    from sqlalchemy import BigInteger, Column, Connection, Engine, MetaData, String, Table, inspect, text
     from sqlalchemy.exc import SQLAlchemyError
     from sqlalchemy.pool import SingletonThreadPool, StaticPool
 except ImportError as error:
@@ -17,10 +17,11 @@ except ImportError as error:
         "SqlAlchemyPositions needs the package sqlalchemy", remedy="pip install 'totalorder[sqlalchemy]'"
     ) from error
 
-_METADATA = MetaData()
-Table(
+_WAIT_S = 5.0
+METADATA = MetaData()
+_TABLE = Table(
     "totalorder_positions",
-    _METADATA,
+    METADATA,
     Column("domain", String(200), primary_key=True),
     Column("subscriber", String(255), primary_key=True),
     Column("place", String(300), nullable=False),
@@ -40,7 +41,8 @@ class SqlAlchemyPositions(PositionStore):
                     subscriber.ack(event, within=connection)
 
     `within` is a Connection to the same database; of an ORM session, `session.connection()`. `adopt`
-    (once) takes over an id that had no store so far.
+    (once) takes over an id that had no store so far. A row that another process's transaction has locked is waited for
+    as long as the database does, with PostgreSQL for five seconds.
     """
 
     def __init__(self, engine: Engine, *, adopt: bool = False) -> None:
@@ -65,12 +67,18 @@ class SqlAlchemyPositions(PositionStore):
         return (SQLAlchemyError,)
 
     def _prepare(self) -> None:
-        _METADATA.create_all(self._engine)
+        try:
+            METADATA.create_all(self._engine)
+        except SQLAlchemyError:
+            # Another process may have made it since somebody looked.
+            if not inspect(self._engine).has_table(_TABLE.name):
+                raise
 
     @contextmanager
-    def _own(self, *, waits: bool) -> Iterator[Execute]:  # noqa: ARG002
-        # How long a lock is waited for, the engine knows.
+    def _own(self, *, waits: bool) -> Iterator[Execute]:
         with self._engine.begin() as connection:
+            if connection.dialect.name == "postgresql":  # it would wait for ever; of others the engine knows how long
+                connection.execute(text(f"SET LOCAL lock_timeout = {round(_WAIT_S * 1000) if waits else 1}"))
             yield _executing(connection)
 
     def _within(self, connection: Any) -> Execute:

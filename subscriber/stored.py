@@ -121,6 +121,11 @@ class Stored:
             self._acked.pop()  # that transaction came to nothing, and what was done in it is done once more
         self._acked.append((sequence, position))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether something was acknowledged that was not seen committed: its transaction may hold the row locked."""
+        return bool(self._acked)
+
     def committed(self) -> int:
         """The last delivery of which it is known, by now, that its transaction was committed; 0: none that is new.
 

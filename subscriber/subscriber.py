@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
@@ -32,55 +31,26 @@ from totalorder.subscriber.checks import (
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
 from totalorder.subscriber.event import Event, Handed, Lost, TypedEvent, place, position_of
 from totalorder.subscriber.handling import Plan, Retry
+from totalorder.subscriber.metrics import Metrics
 from totalorder.subscriber.parked import Parking
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.position_store import PositionStore
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.running import run
 from totalorder.subscriber.seeing import LOG
-from totalorder.subscriber.session import Session, SessionSettings
+from totalorder.subscriber.session import Session
+from totalorder.subscriber.session_settings import SessionSettings
 from totalorder.subscriber.shown import shown
 from totalorder.subscriber.start import Start, check_start
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Transport
 from totalorder.subscriber.unseen import warn_of_unseen
-from totalorder.subscriber.watch import Changed, Granted, Hold, News, Stalled, named
+from totalorder.subscriber.watch import Changed, Granted, News, Stalled, named
 
 T = TypeVar("T")
 _ITERATE_S = 0.5
 _ACKNOWLEDGED = (Event, Lost, EventBatch)
 """Not as `Event | Lost | EventBatch`, which is made and looked through anew for each event."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metrics:
-    """Counts of one Subscriber since it started, and what it holds at the moment.
-
-    `delivered` events were handed out; `g` is the last position of the order that was passed; `generation` rises by one
-    with each process of the id, and each change of its topics. `buffered_events` wait for their turn, `waiting_stamps`
-    for their events, `ready` events for the application, and `unacknowledged` ones were handed to it. Dropped, since
-    they came once more: `repeated_batches` of stamps, and `repeated_records` of event partitions; and `already_done`
-    events, of which a store of positions says that they are. `hold` is what has been waited for the longest, and for
-    how long, looked at about once in a second while events are polled for; None where nothing is. `stalled`: that was
-    told as a stall. At least `lag_events` are behind; of the oldest that is here and was not handed out, `lag_s` is the
-    age by its record's time. No broker has answered for `silent_s` seconds.
-    """
-
-    delivered: int
-    unacknowledged: int
-    ready: int
-    buffered_events: int
-    waiting_stamps: int
-    repeated_batches: int
-    repeated_records: int
-    already_done: int
-    generation: int
-    g: int
-    hold: Hold | None
-    stalled: bool
-    lag_events: int
-    lag_s: float
-    silent_s: float
 
 
 class _Misused(Error):
@@ -495,6 +465,8 @@ class Subscriber(Generic[Handed]):
         topic, the event is written there, with its place, the error and all that it has, and then acknowledged:
         `totalorder parked` makes such a topic, shows what lies there, and brings it back. It must be compacted, and
         nothing else: SettingsError for another, where what is parked would expire, or which has events of its own.
+        One that does not return holds everything up, the lease too: when that has ended, or at once where another
+        process takes the id over, the next one begins with that event.
 
         Whatever ends `run` with an event that is not acknowledged (an error, or `stop` between two attempts) ends the
         use of this Subscriber, but for `close`: the next one of the id begins with that event. With `positions` each

@@ -99,7 +99,11 @@ class Watch:
         self._quiet_until = 0.0
         """What waits behind what has come just now has a while to come too."""
         self._incarnation = 0
+        self._vanished = ""
+        """The id of the topic that went last."""
         self._stamped_at: float | None = None
+        self._behind_at: dict[int, float] = {}
+        """By partition when old stamps came last: later ones are still to be read, and nobody fails to write them."""
         self._lost = 0
         self._lost_at: float | None = None
 
@@ -116,17 +120,22 @@ class Watch:
         text = f"{self._who} goes on behind g {g} with {named(topics)}"
         return [Word(level=logging.INFO, text=text, news=Changed(g=g, topics=topics))]
 
-    def stamped(self, incarnation: int) -> list[Word]:
-        """A batch's stamps came."""
+    def stamped(self, incarnation: int, partition: int, age_s: float) -> list[Word]:
+        """A batch's stamps came, in a partition of stamps, so long after it was stamped."""
         self._stamped_at = self._seen_s
+        if age_s > self._stalled_after_s:
+            self._behind_at[partition] = self._seen_s
         before, self._incarnation = self._incarnation, max(incarnation, self._incarnation)
-        if not 0 < before < incarnation:
-            return []
+        if self._id is None or not 0 < before < incarnation:
+            return []  # to a Reader that is history
         text = f"the sequencer of domain {self._domain!r} was replaced by a recovered one, incarnation {incarnation}"
         return [Word(level=logging.WARNING, text=text)]
 
     def vanished(self, topic: str, topic_id: str) -> list[Word]:
-        """Kafka has a topic no longer."""
+        """Kafka has a topic no longer; it is told of one partition after the other."""
+        if topic_id == self._vanished:
+            return []
+        self._vanished = topic_id
         text = f"Kafka topic {topic!r} with id {topic_id} was deleted, or replaced by another of its name"
         return [Word(level=logging.WARNING, text=text)]
 
@@ -163,11 +172,15 @@ class Watch:
         waited = list(waits)
         if silent_s:
             waited = [Wait(kind="broker")]
-        since = {wait: self._since.get(wait, self._seen_s) for wait in waited}
+        since = {wait: max(self._since.get(wait, self._seen_s), self._read_since(wait)) for wait in waited}
         if self._asked_at is not None and not silent_s:
             since[Wait(kind="renewal")] = self._asked_at
         self._since = since
         return self._words()
+
+    def _read_since(self, wait: Wait) -> float:
+        """Since when all is read that could end it."""
+        return 0.0 if wait.stamps_partition is None else self._behind_at.get(wait.stamps_partition, 0.0)
 
     @property
     def hold(self) -> Hold | None:
@@ -184,20 +197,24 @@ class Watch:
 
     def _words(self) -> list[Word]:
         words = []
-        if self._told is not None and self._told.wait not in self._since:
+        if self._told is not None and self._since.get(self._told.wait) != self._told.since:
             words.append(self._stall(self._told, over=True))
             self._told, self._quiet_until = None, self._seen_s + self._stalled_after_s
         hold = self.hold
         if self._told is not None:
             if self._seen_s >= self._told.again_at:
                 words.append(self._stall(self._told))
-        elif hold is not None and hold.for_s >= self._stalled_after_s and self._seen_s >= self._quiet_until:
+        elif hold is not None and self._is_stall(hold) and self._seen_s >= self._quiet_until:
             self._told = _Told(wait=hold.wait, since=self._since[hold.wait], again_at=self._seen_s)
             words.append(self._stall(self._told))
         elif hold is not None and hold.for_s >= WORD_S and self._seen_s >= self._word_at + _WORDS_APART_S:
             self._word_at = self._seen_s
             words.append(Word(level=logging.INFO, text=f"{self._who} waits for {hold.wait}, for {hold.for_s:.0f} s"))
         return words
+
+    def _is_stall(self, hold: Hold) -> bool:
+        """What is read comes, however long it is."""
+        return hold.for_s >= self._stalled_after_s and hold.wait.kind != "history"
 
     def _stall(self, told: _Told, *, over: bool = False) -> Word:
         for_s = self._seen_s - told.since

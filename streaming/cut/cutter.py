@@ -466,7 +466,7 @@ class Cutter:
             looks=end.looks,
             topic_order=self._record.orders[end.order],
         )
-        self._publisher.send(self._encoder.encode(cut))
+        self._publisher.send(self._encoder.encode(cut, now_s=time.monotonic()))
         self._published = end
 
     # --- the rest -----------------------------------------------------------------------------------------------------

@@ -419,6 +419,7 @@ class Events:
         if not over:
             return
         self._retiring = {topic: g for topic, g in self._retiring.items() if g > through}
+        self._stamps.forget_retired(over)
         for state in [state for source, state in self.read.items() if source.kafka_topic in over]:
             state.closed = True
             state.keep(state.owed.has(state.held[0]))

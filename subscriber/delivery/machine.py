@@ -153,6 +153,11 @@ class Delivery:
         return self._g
 
     @property
+    def known_g(self) -> int:
+        """No stamp is known that lies behind this in π."""
+        return self._stamps.known_g
+
+    @property
     def follows_order(self) -> bool:
         """Whether each event delivered lies behind the one before it in π, so that g says how far delivery is."""
         return self._sets.min_subscriptions == 1

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.numbering import spans
 from totalorder.sequencer.position import StampsMark
-from totalorder.sequencer.stamps import Source, StampedBatch, StampRows
+from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch, StampRows
 from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps, StopStamps
 from totalorder.subscriber.delivery.partition import BatchMark, StampsPartition
 from totalorder.subscriber.delivery.rows import Rows, among, counts, groups
@@ -47,6 +47,12 @@ class Stamps:
             if self.parts[number].reading:
                 self.parts[number].stop()
                 self._effects.append(StopStamps(partition=number))
+
+    def forget_retired(self, topics: set[KafkaTopic]) -> None:
+        """Nothing more of these is stamped, whoever held them: no frontier of theirs is asked for any more."""
+        for part in self.parts.values():
+            for source in [source for source in part.frontier if source.kafka_topic in topics]:
+                del part.frontier[source]
 
     def set_changed(self) -> None:
         """Another set is in force."""
@@ -118,6 +124,11 @@ class Stamps:
     def complete_g(self) -> int:
         """π is known through here for the set in force."""
         return min((part.complete_g for part in self.of_set), default=2**63 - 1)
+
+    @property
+    def known_g(self) -> int:
+        """Nothing is known of π behind here."""
+        return max((part.complete_g for part in self.parts.values()), default=0)
 
     @property
     def read_batch(self) -> int:

@@ -9,7 +9,7 @@ from totalorder.subscriber.delivery.order import Order
 from totalorder.subscriber.delivery.sets import Sets
 from totalorder.subscriber.delivery.stamps import Stamps
 
-Kind = Literal["grant", "answers", "stamps", "event", "renewal", "broker", "topic", "log"]
+Kind = Literal["grant", "answers", "stamps", "event", "renewal", "broker", "topic", "log", "history", "cuts"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +19,9 @@ class Wait:
     `kind` says what: "stamps" (of the event at `offset` of `source`, or through position `g` of the order) from
     partition `stamps_partition` of `<domain>.stamps`; "answers" on `<domain>.grants` through the end of a batch; the
     "event" itself, whose stamp is here; this process's "grant"; the answer to its "renewal"; a "broker"; the end of
-    a "log" of the domain's, which tells whether the id is still this process's. While a Subscriber is made also a
-    "topic" of the domain's. What does not apply is None.
+    a "log" of the domain's, which tells whether the id is still this process's. While a Subscriber or a Reader is made
+    also a "topic" of the domain's; the "history" that it looks into; a cut that names all topics on `<domain>.cuts`, for
+    a pattern. What does not apply is None.
     """
 
     kind: Kind
@@ -48,6 +49,8 @@ _SAID = {
     "broker": "a Kafka broker that answers",
     "topic": "the topic {topic}, which the sequencer makes when it first runs",
     "log": "the end of {topic}",
+    "history": "what it looks for in {topic}, which is read",
+    "cuts": "a record on {topic} that names all topics, which the domain's next batch brings",
 }
 
 

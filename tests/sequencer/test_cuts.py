@@ -102,6 +102,15 @@ def test_a_key_cut_comes_first_and_each_so_often_and_where_more_has_changed_than
     assert headers(encoder.encode(cut(last + 7, [last, 6], [last, 7], topic_order=("a",), domain="e")))["key"] == b"0"
 
 
+def test_where_few_batches_come_a_key_cut_comes_by_time() -> None:
+    """Else retention would take one before the next: who needs to know all topics would find none."""
+    encoder = CutEncoder()
+    times = [100, 400, 699, 700, 1_299, 90_000]
+    many = [cut(number, [number - 1], [number]) for number in range(1, len(times) + 1)]
+    keys = [headers(encoder.encode(one, now_s=at))["key"] for one, at in zip(many, times, strict=True)]
+    assert keys == [b"1", b"0", b"0", b"1", b"0", b"1"]
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [

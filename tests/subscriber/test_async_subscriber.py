@@ -17,7 +17,7 @@ from sim_small import World
 from waiting import wait_until
 
 from totalorder.errors import Error, Fenced, SequencerUnavailable, SettingsError, SubscriptionEnded
-from totalorder.subscriber import AsyncSubscriber, Event, EventBatch, Subscriber
+from totalorder.subscriber import AsyncSubscriber, Event, EventBatch, Granted, Subscriber
 from totalorder.subscriber.owner import Owner
 
 BOUND_S = 60
@@ -449,6 +449,26 @@ def test_whatever_a_callback_raises_the_next_call_goes_on(raised: BaseException)
             assert event is not None
 
     asyncio.run(main())
+
+
+def test_callbacks_come_from_the_thread_that_waits_and_reach_the_loop_by_its_own_call() -> None:
+    world, told = World(), list[Any]()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        granted = loop.create_future()
+
+        def tell(news: Granted) -> None:
+            told.append(threading.current_thread().name)
+            loop.call_soon_threadsafe(granted.set_result, news)
+
+        async with world.async_subscriber("a", on_granted=tell) as subscriber:
+            published(world, 1)
+            assert await asyncio.wait_for(subscriber.poll(30), 20) is not None
+            assert (await granted).topics == ("a",)
+
+    asyncio.run(main())
+    assert told == ["totalorder-s"]
 
 
 def test_another_event_loop_is_refused_and_takes_nothing_away() -> None:

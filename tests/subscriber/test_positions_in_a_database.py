@@ -2,36 +2,50 @@
 
 import shutil
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy
+from postgres import NotFound, postgres
 from sim_receipts import receipts_of
 from sim_small import World, await_ready
+from waiting import BOUND_S, wait_until
 
 from totalorder.errors import AlreadyDone, Error, Fenced, NotCommitted, SettingsError, StateError, StoreUnavailable
-from totalorder.subscriber import Event, Lost, Position, PositionStore, SqlitePositions, Subscriber
+from totalorder.subscriber import (
+    Event,
+    Lost,
+    Position,
+    PositionStore,
+    SqlitePositions,
+    Subscriber,
+    sqlalchemy_positions,
+)
 from totalorder.subscriber.sqlalchemy_positions import SqlAlchemyPositions
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Partition
 
+TABLE = "totalorder_positions"
+
 
 class Shop:
-    """An application's database, and its effects: a row for each event."""
+    """An application's database, and its effects: a row for each event. A file of SQLite's, or a server's."""
 
-    def __init__(self, path: Path, kind: str) -> None:
+    def __init__(self, path: Path, kind: str, url: str = "") -> None:
         self.path, self.kind = path, kind
-        self._engine = sqlalchemy.create_engine(f"sqlite:///{path}")
-        with closing(sqlite3.connect(path)) as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS effects (value TEXT)")
+        self.engine = sqlalchemy.create_engine(url or f"sqlite:///{path}")
+        number = "SERIAL" if url else "INTEGER"
+        self.change(f"CREATE TABLE IF NOT EXISTS effects (number {number} PRIMARY KEY, value TEXT)")
 
     def store(self, **settings: bool) -> PositionStore:
         if self.kind == "sqlite":
             return SqlitePositions(self.path, **settings)
-        return SqlAlchemyPositions(self._engine, **settings)
+        return SqlAlchemyPositions(self.engine, **settings)
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -39,13 +53,13 @@ class Shop:
             with closing(sqlite3.connect(self.path)) as connection, connection:
                 yield connection
         else:
-            with self._engine.begin() as begun:
+            with self.engine.begin() as begun:
                 yield begun
 
     def work(self, connection: Any, *events: Any) -> None:
         """The effects of events."""
         for event in events:
-            statement = "INSERT INTO effects VALUES (:value)"
+            statement = "INSERT INTO effects (value) VALUES (:value)"
             values = {"value": event.value.decode() if isinstance(event, Event) and event.value else "lost"}
             connection.execute(statement if self.kind == "sqlite" else sqlalchemy.text(statement), values)
 
@@ -61,16 +75,55 @@ class Shop:
 
     @property
     def effects(self) -> list[str]:
-        with closing(sqlite3.connect(self.path)) as connection:
-            return [value for (value,) in connection.execute("SELECT value FROM effects ORDER BY rowid")]
+        return [value for (value,) in self._found("SELECT value FROM effects ORDER BY number")]
 
     def rows(self) -> list[tuple[str, int]]:
-        with closing(sqlite3.connect(self.path)) as connection:
-            return connection.execute("SELECT place, generation FROM totalorder_positions").fetchall()
+        return [(place, generation) for place, generation in self._found(f"SELECT place, generation FROM {TABLE}")]
+
+    def _found(self, statement: str) -> list[Any]:
+        with self.engine.begin() as connection:
+            return list(connection.execute(sqlalchemy.text(statement)))
+
+    def change(self, statement: str, **values: str) -> None:
+        """In a transaction of its own, as by somebody else."""
+        with self.engine.begin() as connection:
+            connection.execute(sqlalchemy.text(statement), values)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Callable[[], str]]:
+    """Gives the URL of a new database."""
+    pytest.importorskip("psycopg")
+    try:
+        with postgres() as folder:
+            urls = (f"postgresql+psycopg://test@/{{}}?host={folder}".format(f"shop{number}") for number in count(1))
+            admin = sqlalchemy.create_engine(
+                f"postgresql+psycopg://test@/postgres?host={folder}", isolation_level="AUTOCOMMIT"
+            )
+
+            def make() -> str:
+                url = next(urls)
+                with admin.connect() as connection:
+                    connection.execute(sqlalchemy.text(f"CREATE DATABASE {sqlalchemy.make_url(url).database}"))
+                return url
+
+            yield make
+            admin.dispose()
+    except NotFound as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(params=["sqlite", "sqlalchemy", "postgresql"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    url = request.getfixturevalue("server")() if request.param == "postgresql" else ""
+    made = Shop(tmp_path / "shop.db", request.param, url)
+    yield made
+    made.engine.dispose()
 
 
 @pytest.fixture(params=["sqlite", "sqlalchemy"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+def file(request: pytest.FixtureRequest, tmp_path: Path) -> Shop:
+    """One that can be copied, and locked as a whole."""
     return Shop(tmp_path / "shop.db", request.param)
 
 
@@ -311,58 +364,83 @@ def test_it_goes_on_through_changes_and_ends_of_the_subscription(shop: Shop) -> 
     assert shop.effects == [*"12345"]
 
 
-def test_a_restored_database_is_refused_with_what_it_lacks(shop: Shop, tmp_path: Path) -> None:
+def test_topics_do_not_change_while_a_transaction_is_open(shop: Shop) -> None:
+    """The change claims the row, which that transaction has locked: in the same thread nobody would ever give way."""
     world = World()
     mine = subscriber(world, shop)
-    publish(world, *"123")
-    (one,) = handle(shop, mine, 1)
-    shutil.copy(shop.path, tmp_path / "backup.db")
-    _, three = handle(shop, mine, 2)
-    mine.close()
-    shutil.copy(tmp_path / "backup.db", shop.path)
-    with pytest.raises(StateError) as told:
-        subscriber(world, shop)
-    assert f"{one.position}, and it had been at {three.position}: the database is older" in str(told.value)
-    assert "Reader" in told.value.remedy
-    store = shop.store()
-    with shop.transaction() as connection:  # as with a Reader
-        shop.work(connection, *[three._replace(value=value) for value in (b"2", b"3")])
-        store.repair(connection, id="s", before=one.position, position=three.position)
-    mine = subscriber(world, shop)
-    publish(world, "4")
+    publish(world, *"12")
+    one = polled(mine)
+    asked = world.kafka.end(Partition("d.control", 0))
+    with shop.transaction() as connection:
+        shop.work(connection, one)
+        mine.ack(one, within=connection)
+        with pytest.raises(SettingsError, match="transaction is open"):
+            mine.subscribe(["a", "b"])
+    assert world.kafka.end(Partition("d.control", 0)) == asked
+    two = polled(mine)
+    with pytest.raises(ZeroDivisionError):
+        shop.commit(mine, two, fails=True)
+    with pytest.raises(SettingsError, match="or do its events again"):
+        mine.subscribe(["a", "b"])
+    shop.commit(mine, two)
+    mine.subscribe(["a", "b"])
+    world.publish("b", "3")
     handle(shop, mine, 1)
-    assert shop.effects == [*"1234"]
-    with pytest.raises(NotCommitted), shop.transaction() as connection:
-        store.repair(connection, id="s", before=one.position, position=three.position)
-
-
-def test_a_database_restored_while_kafka_knew_no_more_than_it_goes_on(shop: Shop, tmp_path: Path) -> None:
-    world = World()
-    mine = subscriber(world, shop, save_interval_s=1_000)
-    publish(world, *"123")
-    handle(shop, mine, 1)
-    shutil.copy(shop.path, tmp_path / "backup.db")
-    handle(shop, mine, 2)
-    kill(mine)
-    shutil.copy(tmp_path / "backup.db", shop.path)
-    handle(shop, subscriber(world, shop), 2)
     assert shop.effects == [*"123"]
 
 
-def test_a_restart_with_nothing_owed_does_not_hide_that_a_database_was_restored(shop: Shop, tmp_path: Path) -> None:
+def test_a_restored_database_is_refused_with_what_it_lacks(file: Shop, tmp_path: Path) -> None:
+    world = World()
+    mine = subscriber(world, file)
+    publish(world, *"123")
+    (one,) = handle(file, mine, 1)
+    shutil.copy(file.path, tmp_path / "backup.db")
+    _, three = handle(file, mine, 2)
+    mine.close()
+    shutil.copy(tmp_path / "backup.db", file.path)
+    with pytest.raises(StateError) as told:
+        subscriber(world, file)
+    assert f"{one.position}, and it had been at {three.position}: the database is older" in str(told.value)
+    assert "Reader" in told.value.remedy
+    store = file.store()
+    with file.transaction() as connection:  # as with a Reader
+        file.work(connection, *[three._replace(value=value) for value in (b"2", b"3")])
+        store.repair(connection, id="s", before=one.position, position=three.position)
+    mine = subscriber(world, file)
+    publish(world, "4")
+    handle(file, mine, 1)
+    assert file.effects == [*"1234"]
+    with pytest.raises(NotCommitted), file.transaction() as connection:
+        store.repair(connection, id="s", before=one.position, position=three.position)
+
+
+def test_a_database_restored_while_kafka_knew_no_more_than_it_goes_on(file: Shop, tmp_path: Path) -> None:
+    world = World()
+    mine = subscriber(world, file, save_interval_s=1_000)
+    publish(world, *"123")
+    handle(file, mine, 1)
+    shutil.copy(file.path, tmp_path / "backup.db")
+    handle(file, mine, 2)
+    kill(mine)
+    shutil.copy(tmp_path / "backup.db", file.path)
+    handle(file, subscriber(world, file), 2)
+    assert file.effects == [*"123"]
+
+
+def test_a_restart_with_nothing_owed_does_not_hide_that_a_database_was_restored(file: Shop, tmp_path: Path) -> None:
     """Kafka's position passes the grant, and the database's with it: an older copy is behind both."""
     world = World()
-    subscriber(world, shop).close()
+    subscriber(world, file).close()
     publish(world, "1")
     world.tick(0)
-    mine = subscriber(world, shop)
-    shutil.copy(shop.path, tmp_path / "backup.db")
-    handle(shop, mine, 1)
+    mine = subscriber(world, file)
+    shutil.copy(file.path, tmp_path / "backup.db")
+    handle(file, mine, 1)
     mine.poll(5)
     mine.close()
-    shutil.copy(tmp_path / "backup.db", shop.path)
+    shutil.copy(tmp_path / "backup.db", file.path)
     with pytest.raises(StateError, match="the database is older"):
-        subscriber(world, shop)
+        subscriber(world, file)
 
 
 def test_an_id_without_a_row_that_was_handed_events_is_refused_or_adopted(shop: Shop) -> None:
@@ -397,34 +475,61 @@ def test_a_position_of_a_domain_that_was_begun_anew_or_of_another_is_refused(sho
         handle(shop, mine, 1)
     ((place, _),) = shop.rows()
     for other in (place.replace("/id", "/other"), place.replace("d/", "e/"), f"{place.rpartition('/')[0]}/99"):
-        with closing(sqlite3.connect(shop.path)) as connection, connection:
-            connection.execute("UPDATE totalorder_positions SET place = ?", (other,))
+        shop.change(f"UPDATE {TABLE} SET place = :other", other=other)
         with pytest.raises(StateError, match=r"does not fit|order ends at g") as told:
             subscriber(world, shop)
         assert 'start="now"' in told.value.remedy
-    with closing(sqlite3.connect(shop.path)) as connection, connection:
-        connection.execute("UPDATE totalorder_positions SET place = 'x'")
+    shop.change(f"UPDATE {TABLE} SET place = 'x'")
     with pytest.raises(SettingsError, match="is no position"):
         subscriber(world, shop)
 
 
-def test_a_store_that_is_locked_or_fails_says_so_and_nothing_is_torn(shop: Shop) -> None:
+def test_a_store_that_is_locked_or_fails_says_so_and_nothing_is_torn(file: Shop) -> None:
     world = World()
-    mine = subscriber(world, shop)
+    mine = subscriber(world, file)
     publish(world, *"12")
     event = polled(mine)
-    with closing(sqlite3.connect(shop.path)) as other, closing(sqlite3.connect(shop.path, timeout=0)) as own:
+    with closing(sqlite3.connect(file.path)) as other, closing(sqlite3.connect(file.path, timeout=0)) as own:
         other.execute("BEGIN IMMEDIATE")
-        connection = own if shop.kind == "sqlite" else None
+        connection = own if file.kind == "sqlite" else None
         if connection is not None:
             with pytest.raises(StoreUnavailable, match=r"cannot take a position: database is locked"):
                 mine.ack(event, within=connection)
         other.execute("DROP TABLE totalorder_positions")
         other.commit()
-    with pytest.raises(StoreUnavailable, match="no such table") as told, shop.transaction() as connection:
+    with pytest.raises(StoreUnavailable, match="no such table") as told, file.transaction() as connection:
         mine.ack(event, within=connection)
     assert "another database" in told.value.remedy
     assert mine.poll(60) is not None
+
+
+def test_a_row_that_is_locked_is_waited_for_with_a_bound(
+    server: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a process of the id that is stopped amid a transaction: who takes over must not stand still for ever."""
+    monkeypatch.setattr(sqlalchemy_positions, "_WAIT_S", 0.2)
+    shop = Shop(tmp_path, "postgresql", server())
+    held = stored(shop, 1)
+    with shop.transaction() as connection:
+        held.write(connection, 1, ORDER.at(1))
+        with pytest.raises(StoreUnavailable, match=r"cannot be claimed: .*lock timeout") as told:
+            stored(shop, 2, "later")
+    assert "One that is locked has another transaction open" in told.value.remedy
+    stored(shop, 2, "later")
+    assert shop.rows() == [("d/log/1", 2)]
+
+
+def test_two_that_make_the_table_at_once_both_begin(server: Callable[[], str], tmp_path: Path) -> None:
+    shop = Shop(tmp_path, "postgresql", server())
+    begun: list[Stored] = []
+    thread = threading.Thread(target=lambda: begun.append(stored(shop, 1)))
+    with shop.engine.begin() as connection:
+        sqlalchemy_positions.METADATA.create_all(connection)
+        thread.start()
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        wait_until(lambda: shop._found(waiting)[0][0] == 1, "the other one waits for this one's table")
+    thread.join(BOUND_S)
+    assert begun[0].done == ORDER
 
 
 def test_an_id_that_has_a_store_is_not_opened_without_it(shop: Shop) -> None:
@@ -449,18 +554,18 @@ def test_an_id_that_has_a_store_is_not_opened_without_it(shop: Shop) -> None:
         assert without.poll(20) is None
 
 
-def test_a_connection_to_another_file_is_told_as_that(shop: Shop, tmp_path: Path) -> None:
+def test_a_connection_to_another_file_is_told_as_that(file: Shop, tmp_path: Path) -> None:
     """A relative path, and a process that was started elsewhere."""
     world = World()
-    mine = subscriber(world, shop)
+    mine = subscriber(world, file)
     publish(world, "1")
     event = polled(mine)
-    other = Shop(tmp_path / "other.db", shop.kind)
+    other = Shop(tmp_path / "other.db", file.kind)
     with pytest.raises(StoreUnavailable, match="the connection is to another database"):
         other.commit(mine, event)
     assert other.effects == []
-    shop.commit(mine, event)
-    assert shop.effects == ["1"]
+    file.commit(mine, event)
+    assert file.effects == ["1"]
 
 
 def test_a_row_that_is_gone_ends_the_subscriber(shop: Shop) -> None:
@@ -468,8 +573,7 @@ def test_a_row_that_is_gone_ends_the_subscriber(shop: Shop) -> None:
     mine = subscriber(world, shop)
     publish(world, "1")
     event = polled(mine)
-    with closing(sqlite3.connect(shop.path)) as connection, connection:
-        connection.execute("DELETE FROM totalorder_positions")
+    shop.change(f"DELETE FROM {TABLE}")
     with pytest.raises(StateError, match="is gone from its store"), shop.transaction() as connection:
         mine.ack(event, within=connection)
     with pytest.raises(StateError):
@@ -502,9 +606,9 @@ def test_what_is_done_and_lost_since_stops_nobody(shop: Shop) -> None:
     assert shop.effects == list("1234")
 
 
-def test_what_is_called_wrongly_is_told(shop: Shop, tmp_path: Path) -> None:
+def test_what_is_called_wrongly_is_told(file: Shop, tmp_path: Path) -> None:
     world = World()
-    plain, mine = world.subscriber("a", id="plain"), subscriber(world, shop)
+    plain, mine = world.subscriber("a", id="plain"), subscriber(world, file)
     publish(world, "1")
     event, other = polled(mine), polled(plain)
     wrong: list[tuple[Subscriber[Any], Any, Any, str]] = [
@@ -516,13 +620,13 @@ def test_what_is_called_wrongly_is_told(shop: Shop, tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match=said):
             which.ack(what, within=within)
     with closing(sqlite3.connect(tmp_path / "shop.db", isolation_level=None)) as connection:
-        if shop.kind == "sqlite":
+        if file.kind == "sqlite":
             with pytest.raises(SettingsError, match="commits each statement"):
                 mine.ack(event, within=connection)
             connection.execute("BEGIN")
             mine.ack(event, within=connection)
             connection.execute("ROLLBACK")
-    handled: Callable[[], AbstractContextManager[Any]] = shop.transaction
+    handled: Callable[[], AbstractContextManager[Any]] = file.transaction
     with handled() as connection:
         mine.ack(event, within=connection)
     with pytest.raises(SettingsError, match="is no file"):

@@ -516,6 +516,18 @@ def words(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
+def test_a_long_way_to_the_beginning_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    world = World(stamps_partitions=1)
+    for _ in range(100):
+        world.publish("a")
+        world.tick(1)
+    slow = SimTransport(world.kafka, world.rng, world.tick, most=1, fair=True)
+    Reader(["a"], domain="d", transport=slow, clock=lambda: world.now, wall_clock=lambda: 2_000.0)
+    (line,) = [record for record in caplog.records if record.levelno >= logging.INFO]
+    assert "a reader of domain 'd' waits for what it looks for in d.stamps, which is read, for 3 s" in line.getMessage()
+
+
 @pytest.mark.parametrize("grants", [False, True])
 def test_events_that_nobody_stamps_are_told_and_silence_is_not(caplog: pytest.LogCaptureFixture, grants: bool) -> None:
     world = backlog()

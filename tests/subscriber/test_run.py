@@ -133,6 +133,24 @@ def test_another_process_that_takes_over_ends_the_attempts(face: Face) -> None:
     assert seen == [b"a1"]
 
 
+@pytest.mark.parametrize("lapses", [True, False])
+def test_while_a_handler_does_not_return_another_process_goes_on_with_its_event(face: Face, lapses: bool) -> None:
+    """The handler returns at last, for the test's sake: what it did is done twice, and told so."""
+    world, others = world_with(3), list[Event]()
+
+    def handle(_: Any, event: Event) -> None:
+        if lapses:
+            world.tick(40)
+            world.publish("a")
+            world.tick(1)
+        others.extend(rest(world))
+
+    with pytest.raises(Fenced):
+        face.run(world, handle, settings={"lease_s": 30})
+    assert [event.value for event in others] == [b"a1", b"b2", b"c3", *([b"a4"] if lapses else [])]
+    assert others[0].tag == "redelivered"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_after_the_event_at_hand(face: Face, number: signal.Signals) -> None:
     world, seen = world_with(3), list[bytes | None]()

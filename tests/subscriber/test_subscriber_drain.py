@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from sim_kafka import SimTransport
-from sim_small import World, take
+from sim_small import World, await_ready, take
 
 from totalorder.errors import BrokerUnavailable
 from totalorder.subscriber import Event, Subscriber
@@ -60,6 +60,26 @@ def test_it_ends_though_more_comes_all_the_time(monkeypatch: pytest.MonkeyPatch)
         published(world, 2)
     assert 10 <= len(found) < 100
     assert numbers(found) == list(range(1, len(found) + 1))
+
+
+def test_who_takes_slowly_is_not_kept_by_what_has_come_since() -> None:
+    """As with an acknowledgement for each event: more comes than is taken, and much of that is ready at each moment."""
+    world = World()
+    transport = SimTransport(world.kafka, world.rng, world.tick, most=1_000, fair=True)
+    subscriber = world.subscriber("ab", transport=transport)
+    published(world, 200)
+    await_ready(subscriber, 200)
+    found, there = [], 0
+    for event in subscriber:
+        subscriber.ack(event)
+        found.append(event)
+        published(world, 3)
+        world.tick(0.01)
+        if len(found) == 50:
+            there = world.count
+            subscriber.stop(drain=True)
+    assert numbers(found) == list(range(1, len(found) + 1))
+    assert there <= len(found) < there + 10
 
 
 def test_where_nothing_is_there_it_ends_at_once() -> None:

@@ -1,6 +1,7 @@
 """A subscription by a pattern, as its application sees it."""
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable
 from typing import Any
@@ -255,7 +256,7 @@ def test_a_topic_that_is_gone_leaves_with_the_next_change() -> None:
 
 def test_a_topic_that_came_and_went_leaves_little_behind() -> None:
     world = begun()
-    subscriber = subscriber_of(world)
+    subscriber, other = subscriber_of(world), subscriber_of(world, None, topics=["a", "b"], id="other")
     for number in range(3):
         name = f"d{number}"
         admit(world, name)
@@ -268,7 +269,10 @@ def test_a_topic_that_came_and_went_leaves_little_behind() -> None:
         world.kafka.delete(name)
         world.sequencer.retire()
     world.publish("a")
-    take(subscriber, 1)
+    for each in (subscriber, other):
+        take(each, 1)
+        frontiers = each._session.machine._stamps.frontiers
+        assert {source.topic for frontier in frontiers for source in frontier} == {"a", "c"}
     machine = subscriber._session.machine
     assert machine._sets._joins == {}
     assert sum(owed._table.nbytes for owed in machine._events.owed) == 0
@@ -574,16 +578,16 @@ def test_a_later_pattern_that_nothing_fits_leaves_the_subscription_as_it_was(bef
     assert own(world)[-1].topics == ("a", "x")
 
 
-def test_a_domain_that_has_made_no_batch_is_waited_for() -> None:
+def test_a_domain_that_has_made_no_batch_makes_its_first() -> None:
     world = World()
+    world.running = False
     with pytest.raises(SequencerUnavailable, match=r"d\.cuts has no record that names all topics: it comes with"):
         subscriber_of(world, start_timeout_s=3)
     transport = world.transport()
     tick = transport.on_poll
 
     def begin(timeout_s: float) -> None:
-        if world.now > 10 and not world.count:
-            world.publish("c")
+        world.running = world.now > 10
         tick(timeout_s)
 
     transport.on_poll = begin
@@ -595,7 +599,7 @@ def test_who_holds_topics_begins_also_where_retention_has_taken_the_cut_that_nam
     subscriber_of(world).close()
     cuts = Partition("d.cuts", 0)
     world.kafka.trim(cuts, world.kafka.end(cuts))
-    with pytest.raises(SequencerUnavailable, match=r"where retention has taken the last one, within 64 batches"):
+    with pytest.raises(SequencerUnavailable, match=r"it comes with the domain's next batch"):
         subscriber_of(world, id="new", start_timeout_s=3)
     subscriber = subscriber_of(world, start_timeout_s=3)
     assert subscriber.topics == ("a", "b")
@@ -604,6 +608,35 @@ def test_who_holds_topics_begins_also_where_retention_has_taken_the_cut_that_nam
         world.publish("c")
         world.tick(0)
     until(subscriber, lambda: subscriber.topics == ("a", "b", "d1"))
+
+
+@pytest.mark.parametrize("id_", ["new", "had-another", "holds-another"])
+def test_a_batch_is_asked_for_where_retention_has_taken_the_cut_that_names_all(
+    id_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing was published for as long as cuts are kept: nobody else would bring a batch about."""
+    world = begun()
+    if id_ != "new":
+        other = subscriber_of(world, None, topics=["c"], id=id_)
+        if id_ == "had-another":
+            other.unsubscribe()
+    cuts = Partition("d.cuts", 0)
+    world.tick(3_600)
+    world.kafka.trim(cuts, world.kafka.end(cuts))
+    if id_ == "holds-another":
+        other.subscribe(pattern="[ab]")
+        world.publish("a")
+        assert take(other, 1)[0].topic == "a"
+    else:
+        assert subscriber_of(world, id=id_).topics == ("a", "b")
+        answers = [record.key or b"" for record in world.kafka.logs[Partition("d.grants", 0)]]
+        assert sum(key.startswith(b"reject/") for key in answers) == 1
+    world.running = False
+    world.kafka.trim(cuts, world.kafka.end(cuts))
+    caplog.set_level(logging.INFO)
+    with pytest.raises(SequencerUnavailable, match=r"d\.cuts has no record that names all topics: it comes with the"):
+        subscriber_of(world, id="another")
+    assert "waits for a record on d.cuts that names all topics, which the domain's next batch brings" in caplog.text
 
 
 def test_a_topic_that_was_retired_before_the_pattern_came_is_not_of_it() -> None:

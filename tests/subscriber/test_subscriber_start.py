@@ -1,5 +1,6 @@
 """Where a Subscriber begins: at a place in the order, also long before it was subscribed."""
 
+import logging
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -269,8 +270,9 @@ class SlowLine(SimTransport):
         return super().poll(timeout_s)
 
 
-def test_a_long_history_over_a_slow_line_is_begun() -> None:
-    """What comes at all is not waited for in vain, however often nothing does."""
+def test_a_long_history_over_a_slow_line_is_begun(caplog: pytest.LogCaptureFixture) -> None:
+    """What comes at all is not waited for in vain, however often nothing does; and it is said, but not as a stall."""
+    caplog.set_level(logging.INFO)
     world = World(stamps_partitions=1)
     for _ in range(100):
         world.publish("a")
@@ -278,6 +280,8 @@ def test_a_long_history_over_a_slow_line_is_begun() -> None:
     slow = SlowLine(world.kafka, world.rng, world.tick, most=2, fair=True)
     late = world.subscriber("a", transport=slow, start="earliest", start_timeout_s=3)
     assert len(taken(late)) == 100
+    assert "subscriber 's' of domain 'd' waits for what it looks for in d.stamps, which is read, for" in caplog.text
+    assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
 @pytest.mark.parametrize("most", [1, 2, 50])

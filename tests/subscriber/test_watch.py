@@ -65,7 +65,7 @@ def test_a_wait_is_told_after_some_seconds_then_as_a_stall_then_more_and_more_se
 
 def test_a_stall_says_what_where_since_when_and_what_to_look_at(watched: Watched) -> None:
     watched.look()
-    watched.watch.stamped(1)
+    watched.watch.stamped(1, 0, 0.0)
     _, stall = watched.look(STAMPS, seconds=11)
     assert stall.text == (
         "subscriber 's' of domain 'd' has waited 10 s for the stamps of event a[0]@7 of topic 'a', in stamps partition "
@@ -142,8 +142,28 @@ def test_grants_and_changes_are_told_to_the_log_and_to_callbacks(watched: Watche
 
 
 def test_a_recovered_sequencer_is_told_once(watched: Watched) -> None:
-    said = [len(watched.watch.stamped(incarnation)) for incarnation in (1, 1, 2, 1, 2, 3)]
+    said = [len(watched.watch.stamped(incarnation, 0, 0.0)) for incarnation in (1, 1, 2, 1, 2, 3)]
     assert said == [0, 0, 1, 0, 0, 1]
+
+
+def test_what_is_far_behind_waits_for_nobody(watched: Watched) -> None:
+    """A backlog of stamps is read: until it is, nobody can know what was not written."""
+    other = Wait(kind="stamps", topic="b", source=src("b"), offset=7, stamps_partition=0)
+    for _ in range(60):
+        watched.watch.stamped(1, 1, 3_600.0)
+        assert watched.look(STAMPS) == []
+    words = watched.look(STAMPS, seconds=11)
+    assert [word.news for word in words if word.news] == [Stalled(wait=STAMPS, for_s=10, stamps_s=10)]
+    for _ in range(60):
+        watched.watch.stamped(1, 1, 9.0)  # live: it is not among them
+        watched.watch.stamped(1, 0, 3_600.0)
+        watched.look(STAMPS, other)
+    assert watched.watch.hold is not None
+    assert (watched.watch.hold.wait, watched.watch.hold.for_s) == (STAMPS, 72)
+    watched.watch.stamped(1, 1, 11.0)
+    (over,) = watched.look(STAMPS)
+    assert isinstance(over.news, Stalled)
+    assert over.news.over
 
 
 def test_losses_are_counted_and_told_once_in_a_minute(watched: Watched) -> None:

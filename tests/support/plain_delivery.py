@@ -654,6 +654,8 @@ class PlainDelivery:
         through = min((part.complete_g for part in self._parts.values() if part.reading), default=0)
         over = {topic for topic, g in self._retiring.items() if g <= through}
         self._retiring = {topic: g for topic, g in self._retiring.items() if g > through}
+        for part in self._parts.values():
+            part.frontier = {source: end for source, end in part.frontier.items() if source.kafka_topic not in over}
         for source in [source for source in self._sources if source.kafka_topic in over]:
             state = self._sources[source]
             state.closed = True

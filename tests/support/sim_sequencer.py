@@ -210,7 +210,7 @@ class SimSequencer:
         cut = self._plan(limit)
         self.offsets, self.looks = offsets, looks
         if cut is not None:
-            record = self._encoder.encode(cut.public(self.kafka, self.domain.name, self.incarnation))
+            record = self._encoded(cut)
             if self.late_cuts and len(self._late_cuts) < MOST_LATE_CUTS and self.rng.random() < 0.5:
                 self._late_cuts.append((cut, record))
             else:
@@ -222,12 +222,16 @@ class SimSequencer:
         if self._published is not cut:
             self._published, public = cut, cut.public(self.kafka, self.domain.name, self.incarnation)
             self.published[cut.number] = dict(zip(public.sources, public.ends.tolist(), strict=True))
-            self._send_cut(self._encoder.encode(public))
+            self._send_cut(self._encoded(cut))
         while self._late_cuts and self.rng.random() < 0.5:
             late, record = self._late_cuts.pop(0)
             # Where both end alike nothing shows which of them the next one goes on from.
             if late.number < cut.number or late.ends_elsewhere(cut):
                 self._send_cut(record)
+
+    def _encoded(self, cut: Cut) -> WireRecord:
+        public = cut.public(self.kafka, self.domain.name, self.incarnation)
+        return self._encoder.encode(public, now_s=self.time_ms / 1000)
 
     def _send_cut(self, record: WireRecord) -> None:
         cuts = Partition(self.names.cuts, 0)

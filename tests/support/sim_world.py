@@ -24,7 +24,7 @@ from sim_turns import Turns
 from totalorder.sequencer import codec, draft, kernel
 from totalorder.sequencer.names import DomainTopics, stamps_partition
 from totalorder.subscriber import receipts, subscriber
-from totalorder.subscriber.session import SessionSettings
+from totalorder.subscriber.session_settings import SessionSettings
 from totalorder.subscriber.transport import Partition
 
 FAULTS = {
