@@ -6,13 +6,17 @@ A file of faults names the source that it is about, the stages of tests that sho
 and the faults: a name, the text to replace, which the source has exactly once, and what to put there. A fault that no
 test can find, since it changes nothing that anybody can see, says so as `equivalent`, with the reason.
 
-Each worker has a copy of its own. All stages run without a fault first, which also says how long each may take: a fault
-that makes tests run five times as long is found too. Exit 1 when a fault is not found, or is found though it is said to
-be equivalent, 2 when the tests fail without a fault or a fault no longer fits its source. `--check` looks only at that.
+Each worker has a copy of its own. A run of tests is a fork of one process that has imported what is slow to import and
+not the tree's own; what Hypothesis finds is not made smaller. All stages run without a fault first, which also says how
+long each may take: a fault that makes tests run five times as long is found too. Exit 1 when a fault is not found, or
+is found though it is said to be equivalent, 2 when the tests fail without a fault or a fault no longer fits its source.
+`--check` looks only at that.
 """
 
 import argparse
 import ast
+import importlib.util
+import multiprocessing
 import os
 import queue
 import shutil
@@ -26,6 +30,8 @@ import tomllib
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,7 +39,12 @@ LISTS = ROOT / "tests" / "mutants"
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".cache", ".hypothesis", "build", "dist", "*.egg-info", "bench-*")
 _LONGEST_S = 1_800.0
 _LEAST_S, _TIMES = 60.0, 5.0
-_NO_TESTS = 5
+_END_S = 10.0
+_NO_TESTS, _FOREIGN = 5, 77
+"""What a run of tests may tell: pytest's own exit code, and that it would take another tree's sources."""
+_SLOW = ("hypothesis", "kafka", "numba", "pandas", "pyarrow", "pyspark.sql", "pytest", "sqlalchemy")
+"""What takes most of the time in which tests are imported; of these, what is not installed is passed over."""
+_FORKS = multiprocessing.get_context("forkserver")
 Stage = tuple[str, ...]
 
 
@@ -102,6 +113,8 @@ def main() -> int:
             print(f"{len(mutants)} faults fit")
             return 0
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
+        os.environ["PYTHONHASHSEED"] = "0"
+        _FORKS.set_forkserver_preload(["__main__", *_SLOW])
         outcomes = run(mutants, options.jobs)
     except Unfit as unfit:
         print(f"mutants: {unfit}", file=sys.stderr)
@@ -196,29 +209,12 @@ class Tree:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._process: subprocess.Popen[str] | None = None
+        self._output = root.with_suffix(".out")
+        self._process: ForkServerProcess | None = None
         self._is_over = False
         shutil.copytree(ROOT, root, ignore=_LEFT_OUT, symlinks=True)
         (root / ".cache").symlink_to(ROOT / ".cache")
         subprocess.run([sys.executable, root / "scripts" / "link_tree.py"], check=True)
-        # Without PYTHONSAFEPATH the folder totalorder/ would be found first, and other rooms where they are installed.
-        own = {"PYTHONPATH": str(root / "build" / "typing"), "PYTHONSAFEPATH": "1", "PYTHONHASHSEED": "0"}
-        self._environment = os.environ | own
-        self._require_own()
-
-    def _require_own(self) -> None:
-        """Unfit where the copy's tests would take another tree's sources."""
-        code = "import totalorder.sequencer.engine as engine; print(engine.__file__)"
-        asked = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=self._root,
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        if not Path(asked.stdout.strip()).resolve().is_relative_to(self._root.resolve()):
-            raise Unfit(f"a copy takes its sources from {asked.stdout.strip()}")
 
     def baseline(self, stage: Stage) -> float:
         """How many seconds a stage may take; Unfit where it fails without a fault."""
@@ -248,28 +244,24 @@ class Tree:
 
     def _run(self, stage: Stage, limit_s: float) -> str:
         """The test that fails, "" when none does."""
-        shutil.rmtree(self._root / ".hypothesis", ignore_errors=True)  # examples that another fault has left
-        options = ("-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "--hypothesis-seed=0")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *stage, *options],
-            cwd=self._root,
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = self._process.communicate(timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            self._kill()
-            self._process.communicate()
-            return f"time: {' '.join(stage)} took more than {limit_s:.0f} s"
+        told, tells = _FORKS.Pipe(duplex=False)
+        self._process = _FORKS.Process(target=_test, args=(self._root, stage, self._output, tells))
+        self._process.start()
+        tells.close()
+        in_time = told.poll(limit_s)
+        code = _code(told) if in_time else None
+        self._process.join(_END_S if in_time else 0)
+        self._kill()
         if self._is_over:
             raise Unfit("it was interrupted")
-        if self._process.returncode == _NO_TESTS:
+        if not in_time:
+            return f"time: {' '.join(stage)} took more than {limit_s:.0f} s"
+        output = self._output.read_text(encoding="utf-8", errors="replace")
+        if code == _FOREIGN:
+            raise Unfit("a copy takes its sources from another tree")
+        if code == _NO_TESTS:
             raise Unfit(f"{' '.join(stage)} has no tests:\n{output}")
-        return _killer(output) if self._process.returncode else ""
+        return "" if code == 0 else _killer(output)
 
     def end(self) -> None:
         """Ends the tests that run, for good."""
@@ -278,8 +270,43 @@ class Tree:
 
     def _kill(self) -> None:
         """And all that they have started."""
-        if self._process is not None and self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process is None or not self._process.is_alive():
+            return
+        try:
+            os.killpg(self._process.pid or 0, signal.SIGKILL)
+        except ProcessLookupError:  # it has just begun
+            self._process.kill()
+
+
+def _code(told: Connection) -> int | None:
+    """What a run of tests tells last; None where it does not come to that."""
+    try:
+        return int(told.recv())
+    except EOFError:
+        return None
+
+
+def _test(root: Path, stage: Stage, output: Path, tells: Connection) -> None:
+    """Runs a stage within a tree, in a process of its own; tells what pytest says of it in the end."""
+    os.setsid()
+    with output.open("w") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    os.chdir(root)
+    own = str(root / "build" / "typing")  # before where the rooms are installed
+    sys.path[:] = [own, *(path for path in sys.path if path != str(Path(__file__).parent))]
+    os.environ.update(PYTHONPATH=own, PYTHONSAFEPATH="1")
+    found = importlib.util.find_spec("totalorder.sequencer.engine")
+    if found is None or not Path(found.origin or "").resolve().is_relative_to(root.resolve()):
+        tells.send(_FOREIGN)
+        return
+
+    import pytest
+    from hypothesis import Phase, settings
+
+    settings.register_profile("mutants", deadline=None, database=None, phases=[Phase.explicit, Phase.generate])
+    options = "-x -q --no-header --tb=no -p no:cacheprovider --hypothesis-seed=0 --hypothesis-profile=mutants"
+    tells.send(int(pytest.main([*stage, *options.split()])))
 
 
 def _killer(output: str) -> str:

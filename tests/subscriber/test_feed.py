@@ -150,6 +150,18 @@ def test_a_topic_that_has_vanished_is_told_behind_its_last_records() -> None:
     assert taker.feed.event_partitions == {}
 
 
+def test_records_of_the_domains_own_are_counted_one_by_one() -> None:
+    """Whoever reads them to their end sees by that whether some were missing."""
+    taker = Taker()
+    taker.publish(2)
+    taker.read()
+    for at in (CUTS, CUTS, GRANTS, STAMPS):
+        taker.kafka.append(at, value=encode_answer(GRANT) if at == GRANTS else b"")
+        taker.transport.read(at, 0)
+    taker.feed.pump(0)
+    assert taker.feed.given == {CUTS: 2, GRANTS: 1}
+
+
 def test_cuts_that_kafka_has_removed_are_passed_over_and_stamps_are_not() -> None:
     taker = Taker()
     for at in (CUTS, CUTS, STAMPS, STAMPS):

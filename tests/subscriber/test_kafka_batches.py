@@ -150,6 +150,70 @@ def _small_stretches() -> Any:
         yield
 
 
+@pytest.mark.parametrize("attributes", [0, LOG_APPEND_TIME])
+@pytest.mark.parametrize("compression", [NONE, GZIP])
+def test_a_batch_has_what_kafka_python_has_however_much_is_taken_at_a_time(compression: int, attributes: int) -> None:
+    """And whatever lies before what was to be fetched, as in batches that are compressed."""
+    records: list[Any] = [(0, 5, None, b"v", []), (2, 6, b"k", None, [("h", b"x"), ("", None)]), (0, 7, b"", b"", [])]
+    content = batch(3, records * 4, compression=compression, attributes=attributes)
+    for most in (2, 3, 50):
+        assert [one.offset for one in both(content, [most] * 9, fetch_offset=12)] == [12, 13, 16, 17, 18, 21, 22]
+
+
+BROKEN = {
+    "a value is shorter than its record has it": (b"\x08abc\0", b"\x06abc\0"),
+    "a value is longer than its record": (b"\x08abc\0", b"\x0eabc\0"),
+    "the name of a header ends before it begins": (b"\x02\0\x01", b"\x04\x01\x01"),
+    "headers are fewer than none": (b"\x02\0\x01", b"\x01\0\x01"),
+    "a record ends before it begins": (b"\x18\0\0", b"\x01\0\0"),
+}
+
+
+@pytest.mark.parametrize("number", [0, 5])
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_record_that_is_broken_is_told_behind_those_before_it(what: str, number: int) -> None:
+    sound: Any = (0, 5, None, b"abc\0", [("", None)])
+    content = batch(0, [sound] * 6)
+    was, is_now = BROKEN[what]
+    assert content.count(was) == 6, "each record has it once"
+    parts = content.split(was)
+    broken = was.join(parts[: number + 1]) + is_now + was.join(parts[number + 1 :])
+    for most in (3, 50):
+        found = both(with_attributes(bytearray(broken), 0), [most] * 9)
+        assert [one.offset for one in found] == [*range(number)]
+
+
+def test_what_lies_behind_the_last_record_is_told() -> None:
+    """And so is a record that is not there."""
+    content = batch(0, [(0, 5, None, b"v", [])] * 6)
+    (at,) = (at for at in range(len(content)) if content[at : at + 4] == struct.pack(">i", 6))
+    for count in (5, 7):
+        changed = content[:at] + struct.pack(">i", count) + content[at + 4 :]
+        assert len(both(with_attributes(bytearray(changed), 0), [4] * 9)) == min(count, 6)
+
+
+def test_a_large_batch_is_taken_apart_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not, where it is not as it should be, or too large."""
+    monkeypatch.setattr(kafka_batches, "_FEW", 100)
+    monkeypatch.setattr(kafka_batches, "_AT_ONCE", 1_000)
+    slow: list[int] = []
+
+    def noted(_: object, done: int, __: None) -> Any:
+        slow.append(done)
+        return ()
+
+    monkeypatch.setattr(kafka_batches, "islice", noted)
+    records: list[Any] = [(0, 5, None, b"v" * 200, [])] * 2_500
+    content = batch(7, records, compression=GZIP)
+    part = ours(9, content)
+    assert [len(part.take(900)) for _ in range(4)] == [900, 900, 698, 0]
+    assert slow == []
+    monkeypatch.setattr(kafka_batches, "_MOST_BYTES", 400_000)
+    assert ours(9, content).take(9) == []
+    assert ours(9, batch(7, records[:99])).take(9) == []
+    assert slow == [0, 0]
+
+
 @settings(max_examples=300)
 @given(
     BATCHES,
@@ -173,28 +237,6 @@ def test_what_is_broken_is_told_as_kafka_python_tells_it(
     content, begin = bytearray(log_of(batches)[0]), BEHIND_LENGTH
     content[begin + int(share * (len(log_of(batches[:1])[0]) - begin))] ^= flip
     both(bytes(content), [3] * 30, fetch_offset=-(1 << 62), crcs=crcs)
-
-
-def test_a_large_batch_is_taken_apart_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And is not, where it is not as it should be, or too large."""
-    monkeypatch.setattr(kafka_batches, "_FEW", 100)
-    monkeypatch.setattr(kafka_batches, "_AT_ONCE", 1_000)
-    slow: list[int] = []
-
-    def noted(_: object, done: int, __: None) -> Any:
-        slow.append(done)
-        return ()
-
-    monkeypatch.setattr(kafka_batches, "islice", noted)
-    records: list[Any] = [(0, 5, None, b"v" * 200, [])] * 2_500
-    content = batch(7, records, compression=GZIP)
-    part = ours(9, content)
-    assert [len(part.take(900)) for _ in range(4)] == [900, 900, 698, 0]
-    assert slow == []
-    monkeypatch.setattr(kafka_batches, "_MOST_BYTES", 400_000)
-    assert ours(9, content).take(9) == []
-    assert ours(9, batch(7, records[:99])).take(9) == []
-    assert slow == [0, 0]
 
 
 def test_aborted_transactions_leave_nothing() -> None:

@@ -13,6 +13,7 @@ from sim_small import World, take
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.subscriber import Subscriber
 from totalorder.subscriber.clients import CLIENTS, Client
+from totalorder.subscriber.subscriber import _Guard
 
 NAN = float("nan")
 
@@ -125,6 +126,16 @@ def test_a_signal_handler_is_told_which_rule_it_breaks() -> None:
     transport.on_poll = world.tick
     world.publish("a")
     take(subscriber, 1)
+
+
+def test_a_setting_that_cannot_be_ends_a_subscriber_only_where_something_was_touched() -> None:
+    guard, error = _Guard(), SettingsError("it cannot be", remedy="")
+    with pytest.raises(SettingsError), guard, guard.sparing():
+        raise error
+    assert guard.failure is None
+    with pytest.raises(SettingsError), guard:
+        raise error
+    assert guard.failure is error, "also the one that was spared"
 
 
 @pytest.mark.parametrize("timeout_s", [NAN, None, "1"])

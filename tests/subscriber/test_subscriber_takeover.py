@@ -730,6 +730,27 @@ def test_a_grant_that_is_compacted_while_grants_are_read_still_tells_that_anothe
     assert found == [[("a1", "redelivered"), ("a2", None)]]
 
 
+def test_while_no_broker_says_where_grants_end_nothing_is_handed_out_and_nobody_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    first = world.subscriber("a")
+    publish(world, 1)
+    await_ready(first, 1)
+    transport = first._session._transport
+    ends = transport.end_offsets
+
+    def asked(partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
+        if once:
+            raise BrokerUnavailable("no broker answers", remedy="")
+        return dict(ends(list(partitions)))
+
+    monkeypatch.setattr(transport, "end_offsets", asked)
+    assert first.poll(0) is None
+    monkeypatch.undo()
+    assert told(take(first, 1)) == [("a1", None)]
+
+
 # --- stamps that are written once more --------------------------------------------------------------------------------
 
 

@@ -50,13 +50,62 @@ class Late(Busy):
         return [record._replace(topic_id="") for record in self.kafka.records(partition, position, reached - position)]
 
 
+class Bounded(SimTransport):
+    """May not be asked for an end again and again, where nothing comes any more."""
+
+    asked = 0
+
+    def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
+        self.asked += 1
+        assert self.asked < 200, "it comes to an end"
+        return super().end_offsets(partitions, once=once)
+
+
 def read(kafka: SimKafka, between: Callable[[], None], rng: random.Random) -> dict[bytes | None, int]:
     """By key the newest offset that was read; `between` runs before each poll."""
-    transport, records = SimTransport(kafka, rng, lambda _: between()), list[Record]()
+    transport, records = Bounded(kafka, rng, lambda _: between()), list[Record]()
     transport.read(AT, 0)
     for _ in through(transport, AT, records.__len__):
         records += transport.poll(0)
     return {record.key: record.offset for record in records}
+
+
+def test_what_others_write_all_the_time_does_not_put_it_off() -> None:
+    kafka, polls = SimKafka(), 0
+    kafka.create(AT.topic, 1)
+    kafka.append(AT, key=b"mine")
+
+    def between() -> None:
+        nonlocal polls
+        polls += 1
+        assert polls < 100
+        for _ in range(5):
+            kafka.append(AT, key=b"theirs")
+        kafka.compact(AT, before=3)
+
+    assert read(kafka, between, random.Random(1))[b"mine"] == 0
+
+
+def test_what_is_missing_is_looked_for_behind_the_end_as_it_was() -> None:
+    """Each time that the end is reached, what lay before it has been taken by compaction, for a newer one; and what
+    comes of others beyond it does not make up for that.
+    """
+    kafka, left = SimKafka(), 3
+    kafka.create(AT.topic, 1)
+    for key in (b"mine", b"theirs", b"mine"):
+        kafka.append(AT, key=key)
+
+    def between() -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            for key in (b"theirs", b"mine"):
+                kafka.append(AT, key=key)
+            kafka.compact(AT)
+
+    for seed in range(20):
+        left = 3
+        assert read(kafka, between, random.Random(seed))[b"mine"] == kafka.ends[AT] - 1
 
 
 @given(st.integers(0, 2**32), st.integers(1, 40))
@@ -83,20 +132,19 @@ def test_the_newest_of_each_key_is_read(seed: int, writes: int) -> None:
     assert all(newest.get(key, -1) >= offset for key, offset in there.items())
 
 
-def test_what_others_write_all_the_time_does_not_put_it_off() -> None:
-    kafka, polls = SimKafka(), 0
-    kafka.create(AT.topic, 1)
-    kafka.append(AT, key=b"mine")
+class Silent(SimTransport):
+    """No broker says where a partition ends. A question that is asked once has no answer; others would wait for it."""
 
-    def between() -> None:
-        nonlocal polls
-        polls += 1
-        assert polls < 100
-        for _ in range(5):
-            kafka.append(AT, key=b"theirs")
-        kafka.compact(AT, before=3)
+    def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
+        assert once, "it waits for ever"
+        raise BrokerUnavailable("no broker answers", remedy="")
 
-    assert read(kafka, between, random.Random(1))[b"mine"] == 0
+
+def test_who_must_not_wait_for_a_broker_does_not() -> None:
+    transport = Silent(SimKafka(), random.Random(1), lambda _: None)
+    transport.read(AT, 0)
+    with pytest.raises(BrokerUnavailable):
+        list(through(transport, AT, lambda: 0, once=True))
 
 
 @pytest.mark.parametrize("topic", ["d.positions", "d.grants"])
