@@ -88,11 +88,6 @@ class Publisher:
         if self._failure is not None:
             raise self._failure
 
-    def _note(self, error: Any) -> None:
-        """What is amiss with the client as a whole; most of it passes."""
-        self._said = f"; last it was said: {error.str()}"
-        self._trouble.note(error)
-
     def _silent(self, timeout_s: float) -> BrokerUnavailable:
         return BrokerUnavailable(
             f"Kafka at {self._servers} did not acknowledge a record of {self._topic} within {timeout_s:g} s"
