@@ -278,7 +278,8 @@ def test_offsets_for_times_are_those_of_a_plain_search_whatever_times_a_log_has(
 ) -> None:
     """Backlogs are divided by them. Times rise, fall, jump and stand still, in several segments and by every codec."""
     chance, now_ms = random.Random(2), int(time.time() * 1000)
-    topic = new_topic("times", segment_bytes=str(1 << 20), retention_ms="-1")
+    any_time = {"retention_ms": "-1", "message_timestamp_after_max_ms": str(2**62)}
+    topic = new_topic("times", segment_bytes=str(1 << 20), **any_time)
     world, time_ms = World(broker.bootstrap_servers), now_ms - 10**7
     steps = [(0, 20), (-20, 0), (0, 0), (-5_000, 5_000), (10**6, 10**6), (-(10**6), 10**6)]
     for number in range(120):

@@ -128,21 +128,23 @@ def test_what_no_plan_had_for_long_is_let_go_and_read_again_when_it_is_wanted(
 ) -> None:
     """Topics come and go for as long as a worker lives."""
     world, reader, (gone, kept) = live.world, readers[0], (live.places[0], live.places[-1])
-    world.write("none", [(place, b"%d" % at, NOW_MS) for place in (gone, kept) for at in range(9)])
 
-    def read(*places: Place, begin: int, end: int) -> None:
-        plan = plan_of(world.servers, [whole(*place, begin, end) for place in places], silence_s=SILENCE_S)
+    def come_and_be_read(*places: Place) -> None:
+        begins = {place: world.ends.get(place, 0) for place in places}
+        world.write("none", [(place, b"%d" % at, NOW_MS) for place in places for at in range(3)])
+        ranges = [whole(*place, begin, world.ends[place]) for place, begin in begins.items()]
+        plan = plan_of(world.servers, ranges, silence_s=SILENCE_S)
         assert rows_of(chunks(plan, reader)) == world.expected(plan)
 
-    read(gone, kept, begin=0, end=3)
+    come_and_be_read(gone, kept)
     reader._held[gone].used_s -= FORGOTTEN_S
-    read(kept, begin=3, end=5)
+    come_and_be_read(kept)
     assert reader._held.keys() == {gone, kept}, "it is looked at now and then"
     reader._tidy_s = 0.0
-    read(kept, begin=5, end=6)
+    come_and_be_read(kept)
     assert (reader._held.keys(), reader._client._topics.keys()) == ({kept}, {kept[0]})
-    read(gone, begin=3, end=9)
-    read(gone, kept, begin=6, end=9)
+    come_and_be_read(gone)
+    come_and_be_read(gone, kept)
     assert reader._client._topics.keys() == {gone[0], kept[0]}
 
 
