@@ -78,8 +78,13 @@ class BatchLog:
             )
 
 
-def _longest_look_ms(batches: list[BatchProgress]) -> int:
-    return round(max(float(batch.looks.get("longest_ms", 0)) for batch in batches))
+def _of_looks(batches: list[BatchProgress]) -> dict[str, int]:
+    """`look_ms` is the longest look of a minute. `silent`, where there are any, counts partitions that looks went on
+    without: for those the promise of looks does not hold.
+    """
+    most = {name: max(float(batch.looks.get(name, 0)) for batch in batches) for name in ("longest_ms", "silent")}
+    silent = {"silent": round(most["silent"])} if most["silent"] else {}
+    return {"look_ms": round(most["longest_ms"]), **silent}
 
 
 def _one(batch: BatchProgress) -> dict[str, Any]:
@@ -92,12 +97,13 @@ def _one(batch: BatchProgress) -> dict[str, Any]:
         "add_batch_ms": durations_ms.get("addBatch"),
         "log_ms": durations_ms.get("walCommit", 0) + durations_ms.get("commitOffsets", 0),
         "events_per_s": round(1000 * figures["events"] / max(1, durations_ms.get("triggerExecution", 0))),
-        "look_ms": _longest_look_ms([batch]),
+        **_of_looks([batch]),
+        "looks_share": round(float(batch.looks.get("share", 0)), 3),
     }
 
 
 def _several(batches: list[BatchProgress]) -> dict[str, Any]:
-    """`trigger_ms` is the median, `longest_ms` the longest; `look_ms` is the longest look of a minute."""
+    """`trigger_ms` is the median, `longest_ms` the longest."""
     triggers_ms = [batch.durations_ms.get("triggerExecution", 0) for batch in batches]
     return {
         "newest": batches[-1].figures["batch"],
@@ -106,7 +112,7 @@ def _several(batches: list[BatchProgress]) -> dict[str, Any]:
         "g": _range(batches[0].figures["g_first"], batches[-1].figures["g_last"]),
         "trigger_ms": round(median(triggers_ms)),
         "longest_ms": max(triggers_ms),
-        "look_ms": _longest_look_ms(batches),
+        **_of_looks(batches),
     }
 
 

@@ -16,8 +16,12 @@ from totalorder.streaming.processor import FIGURES
 
 OBSERVED = "figures"
 """Name of the observation in the query's plan."""
-KEPT = 16
-"""Finished batches that Spark keeps; those of a longer pause between two reads are not seen."""
+KEPT = 128
+"""Finished batches that Spark keeps, those of some six seconds at the highest rate. Of a longer pause between two reads
+some are not seen, and nobody is told which topics they retired.
+"""
+Trigger = tuple[int, str]
+"""Batch and time: one that found nothing has the number of the batch that comes next."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +46,7 @@ class ProgressReader:
     def __init__(self, query: StreamingQuery, looks: Callable[[], dict[str, Any]]) -> None:
         """`looks` gives the figures of the source's looks."""
         self._query, self._looks = query, looks
-        self._seen: tuple[int, str] | None = None
+        self._seen: Trigger | None = None
         self._next = -1
         """The batch after the last one that was seen, where that one had rows."""
 
@@ -51,19 +55,29 @@ class ProgressReader:
         last = self._query.lastProgress
         if last is None or _trigger(last) == self._seen:
             return
-        for progress in [last] if last.batchId == self._next else self._unseen():
+        for progress in [last] if last.batchId == self._next else behind(self._query, self._seen):
             self._seen, self._next = _trigger(progress), -1
             for batch in _figures(progress, self._looks):
                 self._next = progress.batchId + 1
                 yield batch
 
-    def _unseen(self) -> list[StreamingQueryProgress]:
-        kept = self._query.recentProgress
-        triggers = [_trigger(progress) for progress in kept]
-        return kept[triggers.index(self._seen) + 1 :] if self._seen in triggers else kept
+
+def behind(query: StreamingQuery, seen: Trigger | None) -> list[StreamingQueryProgress]:
+    """What Spark keeps of the query behind one of its triggers, oldest first; all of it where that one is not there.
+
+    Only that is brought over from Java, where pyspark's own `recentProgress` brings all that is kept.
+    """
+    kept = query._jsq.recentProgress()
+    found: list[StreamingQueryProgress] = []
+    for at in range(len(kept) - 1, -1, -1):
+        progress = StreamingQueryProgress.fromJson(json.loads(kept[at].json()))
+        if _trigger(progress) == seen:
+            break
+        found.append(progress)
+    return found[::-1]
 
 
-def _trigger(progress: StreamingQueryProgress) -> tuple[int, str]:
+def _trigger(progress: StreamingQueryProgress) -> Trigger:
     return progress.batchId, progress.timestamp
 
 

@@ -5,7 +5,7 @@ import math
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -53,6 +53,7 @@ from totalorder.streaming.written import Tail, Written, read_written
 
 READY = "sequencer ready"
 """Event of the log line that says that the first batch may come."""
+_MOST_NAMES = 20
 _ALIVE_POLL_S = 0.1
 _READY_POLL_S = 0.02
 _BATCH_GRACE_S = 20.0
@@ -347,7 +348,7 @@ class Sequencer:
         if admitted != record:
             self._store.write(RECORD, admitted.encode())
         if new:
-            self._log.info("topics admitted", topics=sorted(new))
+            self._log.info("topics admitted", topics=_few(new))
         return admitted
 
     def _say_unfit(self, topics: Mapping[str, tuple[str, list[str]]]) -> None:
@@ -410,7 +411,7 @@ class Sequencer:
             with self._within("the start of the query"):
                 await_worker(self._session(), query)
             self._ready = True
-            topics = sorted(self._record.event_topics)
+            topics = _few(self._record.event_topics)
             word = "the first batch takes Spark some seconds more, and a busy machine a minute"
             self._log.info(READY, topics=topics, checkpoint=self.settings.checkpoint_dir, then=word)
         return self._ready
@@ -699,3 +700,9 @@ class Sequencer:
     def _unlock(self) -> None:
         if self._lock is not None:
             self._lock.release()
+
+
+def _few(names: Collection[str]) -> list[str]:
+    """The first of them, for a log line: a pattern may have ten thousand."""
+    more = len(names) - _MOST_NAMES
+    return [*sorted(names)[:_MOST_NAMES], *([f"and {more:,} more"] if more > 0 else [])]

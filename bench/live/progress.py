@@ -14,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from totalorder.errors import Error
 from totalorder.streaming.failures import error_from
 from totalorder.streaming.processor import FIGURES
-from totalorder.streaming.progress import OBSERVED
+from totalorder.streaming.progress import OBSERVED, Trigger, behind
 
 _LOOK_S = 0.25
 PARTS = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
@@ -35,11 +35,13 @@ class BatchTimes:
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
+        self._seen: Trigger | None = None
         self._found: dict[int, BatchTime] = {}
 
     def look(self) -> list[BatchTime]:
         """All until now; Error when the query has failed."""
-        for progress in self._query.recentProgress:
+        for progress in behind(self._query, self._seen):
+            self._seen = progress.batchId, progress.timestamp
             if rows := records_of(progress):
                 self._found[progress.batchId] = BatchTime(rows=rows, ms=dict(progress.durationMs))
         if not self._query.isActive:

@@ -489,7 +489,6 @@ class Cutter:
         return {
             "longest_ms": max(found.longest_period_ms + found.longest_ms, made_one_ms),
             "silent": found.silent_places,
-            "looks": found.looks,
             "share": found.processor_share,
         }
 

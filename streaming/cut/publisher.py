@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
-from totalorder.errors import BrokerUnavailable, Error
+from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.librdkafka_settings import consumer_settings
 from totalorder.sequencer.codec import WireRecord
 from totalorder.sequencer.limits import MAX_ROW_BYTES
@@ -35,7 +35,7 @@ class Publisher:
     """
 
     def __init__(self, bootstrap_servers: str, kafka: Mapping[str, str], topic: str) -> None:
-        """`kafka`: settings of the connection by the Java client's names; SettingsError for what cannot be."""
+        """`kafka`: settings of the connection by the Java client's names. Raises SettingsError for what cannot be."""
         self._servers, self._topic = bootstrap_servers, topic
         self._trouble = Trouble()
         self._sent = self._acknowledged = 0
@@ -43,7 +43,10 @@ class Publisher:
         """Behind the last record that all replicas have."""
         self._failure: Error | None = None
         settings = {**_DEFAULTS, **consumer_settings(bootstrap_servers, kafka), **_DECIDED}
-        self._producer = Producer({**settings, "error_cb": self._trouble.note})
+        try:
+            self._producer = Producer({**settings, "error_cb": self._trouble.note})
+        except KafkaException as error:
+            raise SettingsError(f"librdkafka refuses its settings: {error}", remedy="Change them") from error
 
     def send(self, record: WireRecord) -> None:
         """Sends a record behind those before it, and does not wait for anything. Raises what an earlier one met."""

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import structlog
 from structlog.testing import capture_logs
 
@@ -27,6 +28,7 @@ def batch(
     unsigned: int = 0,
     trigger_ms: int = 100,
     look_ms: float = 5.2,
+    silent: int = 0,
 ) -> BatchProgress:
     figures = {
         "batch": number,
@@ -40,7 +42,7 @@ def batch(
         "g_last": number * 10 + 9,
     }
     durations_ms = {"triggerExecution": trigger_ms, "addBatch": 50}
-    looks = {"longest_ms": look_ms, "silent": 0}
+    looks = {"longest_ms": look_ms, "silent": silent, "share": 0.0312}
     return BatchProgress(planned=number - 1, figures=figures, durations_ms=durations_ms, looks=looks)
 
 
@@ -99,6 +101,7 @@ def test_each_batch_for_who_asks_for_it() -> None:
         "log_ms": 0,
         "events_per_s": 10,
         "look_ms": 5,
+        "looks_share": 0.031,
     }
 
 
@@ -130,3 +133,14 @@ def test_the_longest_look_of_the_batches_is_told() -> None:
             log.add(batch(number, look_ms=look_ms))
         log.say()
     assert [line["look_ms"] for line in logs] == [250]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_partitions_that_looks_go_without_are_told_where_there_are_any(verbose: bool) -> None:
+    """The promise of looks does not hold for them meanwhile."""
+    with capture_logs() as logs:
+        log = BatchLog(structlog.get_logger(), verbose=verbose)
+        for silent in (0, 3, 2):
+            log.add(batch(1, silent=silent))
+        log.say()
+    assert [line.get("silent") for line in logs] == ([None, 3, 2] if verbose else [3])

@@ -7,6 +7,7 @@ from totalorder import slow
 from totalorder.config import make_settings
 from totalorder.errors import BrokerUnavailable
 from totalorder.streaming import topics
+from totalorder.streaming.runner import _few
 
 
 @pytest.mark.parametrize(("silence_s", "said"), [(0.1, 1), (30.0, 0)])
@@ -24,3 +25,10 @@ def test_an_absent_broker_is_named_while_it_is_waited_for(
         "log_level": "warning",
     }
     assert logged == [line] * said
+
+
+def test_a_log_line_names_the_first_of_many_topics() -> None:
+    assert _few({"b", "a"}) == ["a", "b"]
+    names = [f"t{number:05}" for number in range(10_000)]
+    assert _few(names[:20]) == names[:20]
+    assert _few(names) == [*names[:20], "and 9,980 more"]

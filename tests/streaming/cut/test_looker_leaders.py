@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from cut_world import plan_of, whole
 from fake_brokers import API_VERSIONS, LIST_OFFSETS, METADATA, FakeBrokers
+from structlog.testing import capture_logs
 from waiting import wait_until
 
 from totalorder.errors import EnvironmentProblem, Error, StateError
@@ -89,6 +90,35 @@ def test_one_that_is_silent_holds_looks_back_and_does_not_hold_the_others_for_ev
         brokers.thaw(1)
         comes(looks, [9, 6, 7, 8])
     assert looker.figures().silent_looks == sum(1 for look in looks if look.silent)
+
+
+def test_a_long_look_is_told_and_so_are_those_without_a_broker_and_their_end(brokers: FakeBrokers) -> None:
+    slowed, warn_ms = Event(), 150
+
+    def slowly_once(number: int, key: int, answer: bytes) -> bytes:
+        if number == 1 and key == LIST_OFFSETS and not slowed.is_set():
+            slowed.wait(2 * warn_ms / 1000)
+            slowed.set()
+        return answer
+
+    with capture_logs() as logs, looking(brokers, look_patience_ms=2_000, look_warn_ms=warn_ms) as (_, looks):
+
+        def told(what: str) -> list[dict[str, Any]]:
+            return [dict(line) for line in logs if line["event"] == what]
+
+        advance(brokers, 1, 2, 3, 4)
+        comes(looks, [1, 2, 3, 4])
+        brokers.mangle = slowly_once
+        wait_until(lambda: bool(told("looks are far apart")), "a warning of a long look")
+        brokers.freeze(1)
+        advance(brokers, 5, 6, 7, 8)
+        comes(looks, [5, 2, 7, 4], {1, 3})
+        brokers.thaw(1)
+        comes(looks, [5, 6, 7, 8])
+        wait_until(lambda: bool(told("looks are whole again")), "a word that all is well")
+    far, without = told("looks are far apart")[0], told("looks go on without what no broker tells of")[0]
+    assert (far["log_level"], far["longest_ms"] > warn_ms) == ("warning", True)
+    assert (without["log_level"], without["partitions"]) == ("warning", 2)
 
 
 def test_one_that_is_slow_and_was_silent_is_waited_for_again(brokers: FakeBrokers) -> None:

@@ -133,6 +133,12 @@ def test_login_and_tls_as_the_java_client_names_them(secure: SecureBroker, tmp_p
     assert there(secure, "d.cuts") == [1]
 
 
+def test_a_value_that_cannot_be_is_told() -> None:
+    """The source's process makes it first: else the job would end with Python's own words."""
+    with pytest.raises(SettingsError, match=r"librdkafka refuses its settings: .*fetch\.min\.bytes"):
+        Publisher("127.0.0.1:1", {"fetch.min.bytes": "many"}, "d.cuts")
+
+
 def test_an_unknown_setting_is_named() -> None:
     with pytest.raises(SettingsError, match=r"kafka\.lingr\.ms is no setting"):
         Publisher("127.0.0.1:1", {"lingr.ms": "1"}, "d.cuts")
