@@ -137,7 +137,7 @@ class Session:
             transport,
             settings.domain,
             clock=clock,
-            wait=partial(self._await, wait=Wait(kind="cuts", topic=self._names.cuts)),
+            wait=partial(self._await, Wait(kind="cuts", topic=self._names.cuts)),
             stir=self._stir,
         )
         self._feed = Feed(transport, settings.domain, self)
@@ -190,7 +190,7 @@ class Session:
             topics = self._choosing.chosen(choice, () if self._settings.begin_anew else self._history.held())
             self._take_over(self._subscribe(topics, ends))
             while not self._still_holds():
-                self._await(unread=self._names.grants)
+                self._await(Wait(kind="log", topic=self._names.grants))
         except (Exception, KeyboardInterrupt, SystemExit):
             self._requests.withdraw(_TIMED_SEND_S)
             raise
@@ -405,11 +405,13 @@ class Session:
         """Has the sequencer make a batch: a process that holds nothing yet is refused, which changes nothing."""
         self._requests.renew(self.generation or self._requests.latest + 1, None)
 
-    def _await(self, unread: str = "") -> None:
-        """Lets an answer come; or more of a topic, where what is there is what is waited for."""
+    def _await(self, wait: Wait = _GRANT) -> None:
+        """Lets an answer come, or what else is waited for."""
         if self._clock() >= self._deadline:
-            raise self._unread_yet(unread) if unread else self._no_sequencer("it did not answer the request")
-        self.pump(_WAIT_S, [Wait(kind="log", topic=unread) if unread else _GRANT])
+            if wait.kind == "log":
+                raise self._unread_yet(str(wait.topic))
+            raise self._no_sequencer("it did not answer the request")
+        self.pump(_WAIT_S, [wait])
 
     def ended(self) -> SubscriptionEnded:
         """Why nothing more comes."""
@@ -461,7 +463,7 @@ class Session:
 
     def _waits(self) -> list[Wait]:
         """What events wait for. While the application has some to take, that nobody stamps others alone counts: what
-        else they wait for is on its way, and not asked for while enough is ready. If it gets none of those, that counts.
+        else they wait for is on its way, and not asked for while enough is ready. Where it gets none, that counts.
         """
         if self.ready and self._is_kept_back:
             return [Wait(kind="log", topic=self._names.grants)]
@@ -641,7 +643,7 @@ class Session:
         """Behind a long sleep: Fenced where another process has the id by now, before anything is asked in its name."""
         self._holding.note()
         while self._holding.slept and not self._still_holds():
-            self._await(unread=self._names.positions)
+            self._await(Wait(kind="log", topic=self._names.positions))
 
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""

@@ -19,9 +19,9 @@ class Wait:
     `kind` says what: "stamps" (of the event at `offset` of `source`, or through position `g` of the order) from
     partition `stamps_partition` of `<domain>.stamps`; "answers" on `<domain>.grants` through the end of a batch; the
     "event" itself, whose stamp is here; this process's "grant"; the answer to its "renewal"; a "broker"; the end of
-    a "log" of the domain's, which tells whether the id is still this process's. While a Subscriber or a Reader is made
-    also a "topic" of the domain's; the "history" that it looks into; a cut that names all topics on `<domain>.cuts`, for
-    a pattern. What does not apply is None.
+    a "log" of the domain's, which tells whether the id is still this process's. While a Subscriber or a Reader is
+    made also a "topic" of the domain's; the "history" that it looks into; a cut that names all topics on
+    `<domain>.cuts`, for a pattern. What does not apply is None.
     """
 
     kind: Kind
