@@ -137,7 +137,7 @@ class Session:
             transport,
             settings.domain,
             clock=clock,
-            wait=partial(self._await, Wait(kind="cuts", topic=self._names.cuts)),
+            wait=partial(self._await, wait=Wait(kind="cuts", topic=self._names.cuts)),
             stir=self._stir,
         )
         self._feed = Feed(transport, settings.domain, self)
@@ -190,7 +190,7 @@ class Session:
             topics = self._choosing.chosen(choice, () if self._settings.begin_anew else self._history.held())
             self._take_over(self._subscribe(topics, ends))
             while not self._still_holds():
-                self._await(Wait(kind="log", topic=self._names.grants))
+                self._await(wait=Wait(kind="log", topic=self._names.grants))
         except (Exception, KeyboardInterrupt, SystemExit):
             self._requests.withdraw(_TIMED_SEND_S)
             raise
@@ -405,12 +405,10 @@ class Session:
         """Has the sequencer make a batch: a process that holds nothing yet is refused, which changes nothing."""
         self._requests.renew(self.generation or self._requests.latest + 1, None)
 
-    def _await(self, wait: Wait = _GRANT) -> None:
+    def _await(self, why: str = "it did not answer the request", *, wait: Wait = _GRANT) -> None:
         """Lets an answer come, or what else is waited for."""
         if self._clock() >= self._deadline:
-            if wait.kind == "log":
-                raise self._unread_yet(str(wait.topic))
-            raise self._no_sequencer("it did not answer the request")
+            raise self._unread_yet(str(wait.topic)) if wait.kind == "log" else self._no_sequencer(why)
         self.pump(_WAIT_S, [wait])
 
     def ended(self) -> SubscriptionEnded:
@@ -643,7 +641,7 @@ class Session:
         """Behind a long sleep: Fenced where another process has the id by now, before anything is asked in its name."""
         self._holding.note()
         while self._holding.slept and not self._still_holds():
-            self._await(Wait(kind="log", topic=self._names.positions))
+            self._await(wait=Wait(kind="log", topic=self._names.positions))
 
     def acknowledge(self, sequence: int) -> None:
         """Everything through delivery number `sequence` is done with."""
