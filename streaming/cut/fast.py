@@ -10,6 +10,7 @@ go on at once.
 
 import ctypes
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,10 @@ _RECORD_BYTES = 32
 """A control record's value counts as so many records as fill its room."""
 IDLE_S = 10.0
 """A reader that nobody asked for so long reads ahead no further."""
+FORGOTTEN_S = 600.0
+"""A partition that no plan had for so long is let go: else a worker would keep, and librdkafka ask for, all topics that
+ever were.
+"""
 SPARED_READS = 50
 """So many reads are done without reading ahead when that came to nothing: another worker had the range behind."""
 _FIRST_WAIT_MS, _LONGEST_WAIT_MS = 1, 20
@@ -48,7 +53,7 @@ _TEXT_BYTES = 1_000
 class _Held:
     """What is known of a partition: all of `begin` to before `end`. `kept` has the records, and the names of the plan
     during which they came: the next one counts names anew. librdkafka has it started when it is fetched or paused.
-    `broker` is the one that the last records came from.
+    `broker` is the one that the last records came from, `used_s` when a plan had it last.
     """
 
     topic_id: str
@@ -58,6 +63,7 @@ class _Held:
     is_paused: bool = False
     broker: int = -1
     kept: list[tuple[Records, Names]] = field(default_factory=list)
+    used_s: float = field(default_factory=time.monotonic)
 
     @property
     def is_ahead(self) -> bool:
@@ -103,6 +109,7 @@ class FastReader:
         self._columns = messages.Columns.of_size(MOST)
         self._room = np.zeros(3, dtype=np.uint64)
         self._spared = 0
+        self._tidy_s = 0.0
         self._lock = threading.Lock()
         self._is_used = False
         self._idle: threading.Timer | None = None
@@ -111,6 +118,7 @@ class FastReader:
         """See `Reader`."""
         places = by_place(plan)
         with self._used():
+            self._tidy(places)
             for place in [place for place, held in self._held.items() if held.is_ahead and place not in places]:
                 self._leave(place)
             for place, at in places.items():
@@ -160,12 +168,23 @@ class FastReader:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
+    def _tidy(self, places: Collection[Place]) -> None:
+        """Now and then lets go of what no plan had for long."""
+        now_s = time.monotonic()
+        if now_s < self._tidy_s:
+            return
+        self._tidy_s = now_s + FORGOTTEN_S
+        for place in [place for place, held in self._held.items() if held.used_s < now_s - FORGOTTEN_S]:
+            self._drop(place)
+        self._client.keep({topic for topic, _ in (*self._held, *places)})
+
     def _begin(self, place: Place, wanted: Range, names: Names) -> Iterator[Records]:
         """Makes a partition ready for a range; what is known of it already."""
         held = self._held.get(place)
         if held is None or (held.topic_id, held.begin) != (wanted.topic_id, wanted.begin):
             self._leave(place)
             held = self._held[place] = _Held(wanted.topic_id, wanted.begin, wanted.begin)
+        held.used_s = time.monotonic()
         yield from held.taken(wanted.end, names)
 
     def _fetch(self, places: Collection[Place]) -> None:

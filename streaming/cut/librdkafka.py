@@ -185,6 +185,11 @@ class Client:
         """Fetches a partition no more; what is in the queue of it never comes."""
         self._require(self._library.consume_stop(self._topic(topic), partition), topic)
 
+    def keep(self, topics: Collection[str]) -> None:
+        """Lets go of all other topics; none of their partitions may be started."""
+        for name in self._topics.keys() - set(topics):
+            self._library.topic_destroy(self._topics.pop(name))
+
     def poll(self, addresses: Addresses, most: int, timeout_ms: int) -> int:
         """Fills in the addresses of up to `most` messages, waiting so long for that many; their number."""
         got = self._library.consume_batch_queue(self._queue, timeout_ms, addresses.ctypes.data, most)

@@ -9,7 +9,7 @@ from cut_world import CODECS, Place, World, chunks, plan_of, rows_of, whole
 
 from totalorder.broker import LocalBroker
 from totalorder.streaming.cut import consumers
-from totalorder.streaming.cut.fast import FastReader, _Held
+from totalorder.streaming.cut.fast import FORGOTTEN_S, FastReader, _Held
 from totalorder.streaming.cut.ranges import ReadPlan
 
 NewTopic = Callable[..., str]
@@ -120,6 +120,32 @@ def test_a_partition_that_was_paused_is_read_from_anywhere(live: Live, readers: 
     for begin, end in ((0, 10), (40, 50), (10, 20), (20, 50), (3, 4), (4, 5)):
         plan = plan_of(world.servers, [whole(*place, begin, end)], silence_s=SILENCE_S)
         assert rows_of(chunks(plan, reader)) == world.expected(plan)
+
+
+@pytest.mark.broker
+def test_what_no_plan_had_for_long_is_let_go_and_read_again_when_it_is_wanted(
+    live: Live, readers: list[FastReader]
+) -> None:
+    """Topics come and go for as long as a worker lives."""
+    world, reader, (gone, kept) = live.world, readers[0], (live.places[0], live.places[-1])
+
+    def come_and_be_read(*places: Place) -> None:
+        begins = {place: world.ends.get(place, 0) for place in places}
+        world.write("none", [(place, b"%d" % at, NOW_MS) for place in places for at in range(3)])
+        ranges = [whole(*place, begin, world.ends[place]) for place, begin in begins.items()]
+        plan = plan_of(world.servers, ranges, silence_s=SILENCE_S)
+        assert rows_of(chunks(plan, reader)) == world.expected(plan)
+
+    come_and_be_read(gone, kept)
+    reader._held[gone].used_s -= FORGOTTEN_S
+    come_and_be_read(kept)
+    assert reader._held.keys() == {gone, kept}, "it is looked at now and then"
+    reader._tidy_s = 0.0
+    come_and_be_read(kept)
+    assert (reader._held.keys(), reader._client._topics.keys()) == ({kept}, {kept[0]})
+    come_and_be_read(gone)
+    come_and_be_read(gone, kept)
+    assert reader._client._topics.keys() == {gone[0], kept[0]}
 
 
 def test_of_each_broker_one_partition_is_started_anew(monkeypatch: pytest.MonkeyPatch) -> None:
