@@ -2,8 +2,14 @@
 
 import io
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -129,6 +135,56 @@ def test_a_small_batch_is_handed_over_and_is_the_same_when_it_runs_again(
     assert offsets(read_by_a_worker(again, partitions)) == offsets(found)
     assert again.rows(end, end) == ([], None)
     assert first.rows(end, end) == ([], None), "nothing is left of the batch before"
+
+
+def whole_rows(found: list[Chunk]) -> list[list[Any]]:
+    """All that the engine is given of each record."""
+    rows = []
+    for chunk in found:
+        columns = (chunk.source, chunk.offset, chunk.timestamp_ms, chunk.crc, chunk.slice, chunk.topic)
+        for source, *numbers, topic in zip(*(column.tolist() for column in columns), strict=True):
+            rows.append([chunk.cut, *chunk.sources[source], *numbers, chunk.names[topic] if topic >= 0 else None])
+    return sorted(rows)
+
+
+def read_cold() -> None:
+    """In a process of its own, which is given the settings and what Spark's log has; prints each batch's rows."""
+    settings, ends = SourceSettings.decode(sys.argv[1]), json.loads(sys.argv[2])
+    for start, end in ends:
+        reader = CutReader(settings)
+        plans = [part.plan for part in reader.partitions(start, end) if isinstance(part, Share)]
+        found = [chunk for plan in plans for chunk in chunks_of(encode_plan(plan), settings)]
+        sys.stdout.write(json.dumps(whole_rows(found)) + "\n")
+        reader.stop()
+
+
+def test_the_same_log_of_sparks_gives_the_same_rows_from_a_cold_worker(
+    drive: Callable[..., Driver], source: Callable[[Driver], Source], new_topic: NewTopic, producer: KafkaProducer
+) -> None:
+    """With slices, times and names, of batches that warm processes took up in the driver or a worker, one by one."""
+    a = new_topic("a", partitions=2)
+    made = source(drive([a], topic_by="key"))
+    ends, warm, began_ms = [made.reader.initialOffset()], [], int(time.time() * 1000) - 10_000
+    for number in range(6):
+        for at in range(40):
+            producer.send(a, key=b"key-%d" % (at % 7), value=b"%d" % at, partition=at % 2, timestamp_ms=began_ms + at)
+            if at % 10 == 0:
+                producer.flush(60)
+        ends.append(made.next(ends[-1], most=30))
+        partitions, rows = made.rows(*ends[-2:])
+        in_driver = [chunk for row in rows or () for chunk in chunks_of(row, made.settings)]
+        warm.append(whole_rows(read_by_a_worker(made, partitions) if number % 2 else in_driver))
+    pairs = list(pairwise(ends))[::-1]
+    cold = subprocess.run(
+        [sys.executable, "-c", "import test_datasource as t; t.read_cold()", made.settings.encode(), json.dumps(pairs)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert [json.loads(line) for line in cold.stdout.splitlines()] == warm[::-1]
+    assert all(warm)
 
 
 def test_a_recovered_checkpoints_first_batch_brings_its_seeds_and_nothing_else(

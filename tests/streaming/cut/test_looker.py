@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from cut_world import CODECS, World
 from frozen import frozen
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewPartitions, OffsetSpec
@@ -270,6 +271,29 @@ def test_offsets_for_times(broker: LocalBroker, questions: Questions, new_topic:
     assert questions.offsets_at(asked, 1001).tolist() == [1, -1]
     assert questions.offsets_at(asked, 3000).tolist() == [2, -1]
     assert questions.offsets_at(asked, 3001).tolist() == [-1, -1]
+
+
+def test_offsets_for_times_are_those_of_a_plain_search_whatever_times_a_log_has(
+    broker: LocalBroker, questions: Questions, new_topic: Callable[..., str]
+) -> None:
+    """Backlogs are divided by them. Times rise, fall, jump and stand still, in several segments and by every codec."""
+    chance, now_ms = random.Random(2), int(time.time() * 1000)
+    any_time = {"retention_ms": "-1", "message_timestamp_after_max_ms": str(2**62)}
+    topic = new_topic("times", segment_bytes=str(1 << 20), **any_time)
+    world, time_ms = World(broker.bootstrap_servers), now_ms - 10**7
+    steps = [(0, 20), (-20, 0), (0, 0), (-5_000, 5_000), (10**6, 10**6), (-(10**6), 10**6)]
+    for number in range(120):
+        rows, (least, most) = [], steps[number % len(steps)]
+        for _ in range(chance.choice([1, 5, 30])):
+            time_ms = chance.randint(1, 9) if number == 60 else max(1, time_ms + chance.randint(least, most))
+            rows.append(((topic, 0), chance.randbytes(4_000), time_ms))
+        world.write(chance.choice(CODECS), rows)
+    log = world.records[topic, 0]
+    assert sum(len(rows) for rows in world.records.values()) * 4_000 > 4 << 20, "several segments"
+    times = sorted({at_ms + off_ms for _, at_ms, _ in log for off_ms in (-1, 0, 1)} - {-1})
+    for asked_ms in [*chance.sample(times, 300), 0, times[-1], times[-1] + 1]:
+        expected = next((offset for offset, at_ms, _ in log if at_ms >= asked_ms), -1)
+        assert questions.offsets_at([(topic, 0)], asked_ms).tolist() == [expected], asked_ms
 
 
 def test_questions_to_nobody_end() -> None:
