@@ -3,6 +3,10 @@
 import subprocess
 from pathlib import Path
 
+from kafka.admin import UserScramCredentialUpsertion
+from waiting import wait_until
+
+from totalorder import kafka_clients
 from totalorder.broker import HOST, LocalBroker, is_port_free
 from totalorder.java import find_java
 
@@ -11,6 +15,9 @@ USER, PASSWORD = "alice", "it's; 1=\\ one"
 _JAAS = (
     "org.apache.kafka.common.security.plain.PlainLoginModule required user_alice='it\\'s; 1=\\\\ one';"  # as PASSWORD
 )
+SCRAM = "SCRAM-SHA-512"
+"""Taken at `login` from those whom `add_scram_user` has made known."""
+_SCRAM_JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 _STORE_PASSWORD = "changeit"
 _QUOTED = PASSWORD.replace("\\", "\\\\").replace("'", "\\'")
 LOGIN = {
@@ -37,6 +44,13 @@ class SecureBroker(LocalBroker):
         """A PEM file for `ssl.truststore.location`."""
         return self.data_dir / "broker.pem"
 
+    def add_scram_user(self, user: str, password: str) -> None:
+        """From now on this user may log in by SCRAM."""
+        with kafka_clients.admin(self.bootstrap_servers) as admin:
+            admin.alter_user_scram_credentials([UserScramCredentialUpsertion(user, SCRAM, password)])
+            known = admin.describe_user_scram_credentials
+            wait_until(lambda: bool(known([user])[user]["credential_infos"]), "the broker knows the user")
+
     def _write_settings(self) -> None:
         self._make_certificate()
         more = [port for port in range(self.port + 1, self.port + 50) if is_port_free(port)][:3]
@@ -46,8 +60,10 @@ class SecureBroker(LocalBroker):
         protocols |= {"LOGIN": "SASL_PLAINTEXT", "TLS": "SSL", "BOTH": "SASL_SSL"}
         self._settings |= {
             "listener.security.protocol.map": ",".join(f"{name}:{kind}" for name, kind in protocols.items()),
-            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.enabled.mechanisms": f"PLAIN,{SCRAM}",
             "listener.name.login.plain.sasl.jaas.config": _JAAS,
+            f"listener.name.login.{SCRAM.lower()}.sasl.jaas.config": _SCRAM_JAAS,
+            "listener.name.both.sasl.enabled.mechanisms": "PLAIN",
             "listener.name.both.plain.sasl.jaas.config": _JAAS,
             "ssl.keystore.type": "PKCS12",
             "ssl.keystore.location": str(self.data_dir / "broker.p12"),

@@ -6,13 +6,16 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 from cut_world import chunks, plan_of, rows_of, whole
-from secure_broker import PASSWORD, USER, SecureBroker
+from secure_broker import PASSWORD, SCRAM, USER, SecureBroker
 
 from totalorder import kafka_clients
 from totalorder.errors import BrokerUnavailable, SettingsError
+from totalorder.sequencer.codec import WireRecord
 from totalorder.streaming.cut import consumers
 from totalorder.streaming.cut.fast import FastReader
 from totalorder.streaming.cut.plain import PlainReader
+from totalorder.streaming.cut.publisher import Publisher
+from totalorder.streaming.cut.questions import Questions
 from totalorder.streaming.cut.records import Reader
 
 pytestmark = pytest.mark.broker
@@ -25,8 +28,8 @@ LONG_S = 1_000.0
 def secure() -> Iterator[SecureBroker]:
     with SecureBroker() as running:
         with kafka_clients.admin(running.bootstrap_servers) as admin:
-            admin.create_topics({TOPIC: {"num_partitions": 1}})
-            admin.wait_for_topics([TOPIC])
+            admin.create_topics({name: {"num_partitions": 1} for name in (TOPIC, "scram.cuts")})
+            admin.wait_for_topics([TOPIC, "scram.cuts"])
         producer: Any = Producer({"bootstrap.servers": running.bootstrap_servers})
         producer.produce(TOPIC, b"one", partition=0)
         assert producer.flush(60) == 0
@@ -41,6 +44,12 @@ def kind(request: pytest.FixtureRequest) -> Callable[[dict[str, str]], Reader]:
 def jaas(quoted: str = QUOTED) -> dict[str, str]:
     module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {"sasl.jaas.config": f"{module} required username='{USER}' password='{quoted}';"}
+
+
+def scram(password: str) -> dict[str, str]:
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    line = f"{module} required username='bob' password='{password}';"
+    return {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": SCRAM, "sasl.jaas.config": line}
 
 
 def login(protocol: str = "SASL_PLAINTEXT", quoted: str = QUOTED) -> dict[str, str]:
@@ -71,6 +80,22 @@ def test_what_fits_reads(kind: Callable[[dict[str, str]], Reader], secure: Secur
     for store in trusted:
         assert read(kind, secure.tls, {"security.protocol": "SSL"} | store, LONG_S) == 1
         assert read(kind, secure.both, login("SASL_SSL") | store, LONG_S) == 1
+
+
+def test_scram_reads_looks_and_writes(kind: Callable[[dict[str, str]], Reader], secure: SecureBroker) -> None:
+    """The looker's questions go by kafka-python, the rest by librdkafka."""
+    secure.add_scram_user("bob", "s3cret word")
+    given = scram("s3cret word")
+    asked = Questions(secure.login, given, timeout_s=30)
+    assert asked.ends([(TOPIC, 0)]).tolist() == [1]
+    asked.close()
+    assert read(kind, secure.login, given, LONG_S) == 1
+    publisher = Publisher(secure.login, given, "scram.cuts")
+    publisher.send(WireRecord(value=b"cut", headers=()))
+    publisher.await_acknowledged(30)
+    publisher.close()
+    with pytest.raises(SettingsError, match="refused the login"):
+        read(kind, secure.login, scram("wrong"), LONG_S)
 
 
 def test_a_key_store_is_read(kind: Callable[[dict[str, str]], Reader], secure: SecureBroker) -> None:
