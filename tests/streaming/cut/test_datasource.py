@@ -164,7 +164,8 @@ def test_the_same_log_of_sparks_gives_the_same_rows_from_a_cold_worker(
     """With slices, times and names, of batches that warm processes took up in the driver or a worker, one by one."""
     a = new_topic("a", partitions=2)
     made = source(drive([a], topic_by="key"))
-    ends, warm, began_ms = [made.reader.initialOffset()], [], int(time.time() * 1000) - 10_000
+    ends, began_ms = [made.reader.initialOffset()], int(time.time() * 1000) - 10_000
+    warm: list[list[list[Any]]] = []
     for number in range(6):
         for at in range(40):
             producer.send(a, key=b"key-%d" % (at % 7), value=b"%d" % at, partition=at % 2, timestamp_ms=began_ms + at)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from cut_world import CODECS, World
+from cut_world import CODECS, Place, World
 from frozen import frozen
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import NewPartitions, OffsetSpec
@@ -283,7 +283,8 @@ def test_offsets_for_times_are_those_of_a_plain_search_whatever_times_a_log_has(
     world, time_ms = World(broker.bootstrap_servers), now_ms - 10**7
     steps = [(0, 20), (-20, 0), (0, 0), (-5_000, 5_000), (10**6, 10**6), (-(10**6), 10**6)]
     for number in range(120):
-        rows, (least, most) = [], steps[number % len(steps)]
+        rows: list[tuple[Place, bytes, int]] = []
+        least, most = steps[number % len(steps)]
         for _ in range(chance.choice([1, 5, 30])):
             time_ms = chance.randint(1, 9) if number == 60 else max(1, time_ms + chance.randint(least, most))
             rows.append(((topic, 0), chance.randbytes(4_000), time_ms))
