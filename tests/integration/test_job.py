@@ -1,8 +1,10 @@
 """The job on a real broker and real Spark: one session, one broker, a domain for each test."""
 
+import contextlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -24,6 +26,7 @@ from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.checkpoint import LOCK, RECORD
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import Sequencer
+from totalorder.streaming.topics import Topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 NewTopic = Callable[..., str]
@@ -218,6 +221,11 @@ def test_begins_at_the_latest_offset_while_a_transaction_is_open(
     assert_by_engine(settings)
 
 
+def told(logs: Sequence[Mapping[str, Any]], what: str) -> list[str]:
+    """The topics of the lines that say so."""
+    return [line["topic"] for line in logs if line["event"] == what]
+
+
 def test_topics_and_partitions_come(
     broker: LocalBroker,
     kafka_admin: KafkaAdminClient,
@@ -229,7 +237,7 @@ def test_topics_and_partitions_come(
 ) -> None:
     first = new_topic(f"{domain}.e")
     settings = settings_for(domain, broker.bootstrap_servers, tmp_path, topic_pattern=f"{domain}[.](e|s).*")
-    with Sequencer(settings, spark=spark) as sequencer:
+    with capture_logs() as logs, Sequencer(settings, spark=spark) as sequencer:
         producer.send(first, value=b"1").get(30)
         until_processed(sequencer, events=1)
         refused = new_topic(f"{domain}.e", cleanup_policy="compact")
@@ -242,17 +250,23 @@ def test_topics_and_partitions_come(
             fresh.send(first, value=b"4", partition=1).get(30)
         until_processed(sequencer, events=4)
         assert record_of(settings).event_topics == {first, second}
-        with capture_logs() as logs:
-            resource = ConfigResource("topic", second, {"cleanup.policy": "compact,delete"})
-            kafka_admin.alter_configs([resource])
-            wait_until(
-                lambda: [line["topic"] for line in logs if line["event"] == "topic compacted"] == [second],
-                "the topic that became compacted is named",
-                bound_s=BOUND_S,
-            )
+        resource = ConfigResource("topic", second, {"cleanup.policy": "compact,delete"})
+        kafka_admin.alter_configs([resource])
+        wait_until(
+            lambda: told(logs, "topic compacted") == [second],
+            "the topic that became compacted is named",
+            bound_s=BOUND_S,
+        )
+    assert told(logs, "topic refused") == [refused], "once, however often topics are looked at"
     with pytest.raises(PreflightFailed, match=f"topic {second} has cleanup.policy=compact,delete"):
         Sequencer(settings, spark=spark).start()
     kafka_admin.alter_configs([ConfigResource("topic", second, {"cleanup.policy": "delete"})])
+    with contextlib.closing(Topics(settings)) as topics:
+        wait_until(lambda: topics.policies([second]) == {second: "delete"}, "it is as before")
+    with capture_logs() as logs, Sequencer(settings, spark=spark) as sequencer:
+        producer.send(first, value=b"5", partition=0).get(30)
+        until_processed(sequencer, events=1)
+    assert told(logs, "topic refused") == [refused], "and it keeps no job from starting"
     kafka_admin.delete_topics([refused])
     assert_by_engine(settings)
 

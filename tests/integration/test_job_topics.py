@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 NewTopic = Callable[..., str]
 BOUND_S = 150.0
 RACES = 3
+AT_ONCE, ROUNDS = 4, 2
 
 
 class World:
@@ -187,6 +188,30 @@ def test_topics_made_again_while_they_are_read_are_never_mixed_up(
         until_stamped(sequencer, world, Source(a, world.ids[a][-1], 0), Source(b, world.ids[b][0], 0))
     world.judge(settings, a)
     world.judge(settings, b)
+
+
+def test_topics_made_again_in_a_moment_lose_nothing_that_was_published_to_the_new_ones(
+    world: World, spark: SparkSession, domain: str, tmp_path: Path
+) -> None:
+    """Sooner than anybody looks at topics; and they grow past the ends of those before, or stay behind them."""
+    topics = [f"{domain}.e.{number}" for number in range(AT_ONCE)]
+    settings = settings_for(domain, world.servers, tmp_path, topic_pattern=f"{domain}[.]e[.].*", topic_poll_s=5.0)
+    for topic in topics:
+        world.make(topic)
+    with Sequencer(settings, spark=spark) as sequencer:
+        for topic in topics:
+            world.fill(topic, 3)
+        until_stamped(sequencer, world, *world.published)
+        for number in range(ROUNDS * AT_ONCE):
+            world.again(topics[number % AT_ONCE], 1 + 3 * number % 7)
+            if number % AT_ONCE == AT_ONCE - 1:
+                until_stamped(sequencer, world, *world.published)
+    assert world.stamped(settings) == {
+        source: {offset: crc32(value) for offset, value in enumerate(values)}
+        for source, values in world.published.items()
+    }
+    for topic in topics:
+        world.judge(settings, topic)
 
 
 @pytest.mark.parametrize("again", [False, True])
