@@ -1,5 +1,6 @@
 """The job on a real broker and real Spark: one session, one broker, a domain for each test."""
 
+import contextlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.checkpoint import LOCK, RECORD
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import Sequencer
+from totalorder.streaming.topics import Topics
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 NewTopic = Callable[..., str]
@@ -259,6 +261,8 @@ def test_topics_and_partitions_come(
     with pytest.raises(PreflightFailed, match=f"topic {second} has cleanup.policy=compact,delete"):
         Sequencer(settings, spark=spark).start()
     kafka_admin.alter_configs([ConfigResource("topic", second, {"cleanup.policy": "delete"})])
+    with contextlib.closing(Topics(settings)) as topics:
+        wait_until(lambda: topics.policies([second]) == {second: "delete"}, "it is as before")
     with capture_logs() as logs, Sequencer(settings, spark=spark) as sequencer:
         producer.send(first, value=b"5", partition=0).get(30)
         until_processed(sequencer, events=1)
