@@ -347,7 +347,7 @@ class Subscriber(Generic[Handed]):
         """
         check_timeout(timeout_s)
         self._check()
-        found: Event | Lost | None = None
+        found: Any = None
         if not self._drains:
             with self._guard:
                 found = self._session.at_once()
