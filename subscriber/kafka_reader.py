@@ -120,7 +120,7 @@ class Reader:
 
     def _is_awaited(self) -> bool:
         """Whether a poll has brought nothing, and the same fetches are under way yet: another one would do nothing, and
-        takes kafka-python 3.0.12 a third of a millisecond of the processor, in two threads.
+        takes two turns of kafka-python's thread (3.0.12).
         """
         fetcher = self.consumer._fetcher
         return 0 < self._under_way == len(fetcher._nodes_with_pending_fetch_requests) and not fetcher._completed_fetches

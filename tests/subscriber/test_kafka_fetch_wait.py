@@ -159,6 +159,11 @@ def test_what_comes_while_a_fetch_is_held_ends_it(
     topic, prompt = new_topic("events"), new_topic("prompt")
     transport = KafkaPythonTransport(broker.bootstrap_servers, prompt=[prompt])
     found: list[Record] = []
+
+    def has_come() -> bool:
+        found.extend(transport.poll(1))
+        return bool(found)
+
     try:
         with kafka_clients.producer(broker.bootstrap_servers) as producer:
             for name in (topic, prompt):
@@ -166,7 +171,7 @@ def test_what_comes_while_a_fetch_is_held_ends_it(
             assert transport.poll(0.5) == []
             for name in (topic, prompt):
                 producer.send(name, value=b"one", partition=0).get(10)
-                wait_until(lambda: bool(found.extend(transport.poll(1)) or found), "a record came", bound_s=15)
+                wait_until(has_come, "a record came", bound_s=15)
                 assert [(record.topic, record.value) for record in found] == [(name, b"one")]
                 found.clear()
     finally:
