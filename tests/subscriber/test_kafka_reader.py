@@ -62,7 +62,7 @@ def expected(begin: int) -> Iterator[int]:
 
 
 def reader_of(consumer: Consumer, **more: int) -> Reader:
-    given = {"most": MOST, "most_kept": KEPT, "most_bytes": 1_000} | more
+    given: dict[str, Any] = {"most": MOST, "most_kept": KEPT, "most_bytes": 1_000} | more
     return Reader(consumer, lambda: Consumer(consumer.value_bytes), **given)
 
 
