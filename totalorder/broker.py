@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import random
+import re
 import select
 import shutil
 import socket
@@ -29,11 +30,14 @@ _GUARD = Path(__file__).with_name("_guard.py")
 _LOGGING = Path(__file__).with_name("data") / "broker-log4j2.properties"
 _STOP_GRACE_S = 20.0
 _TAIL_LINES = 25
+# Kafka logs its settings as it starts, a line for each of some hundred: what it says else would not be among the last.
+_SETTING = re.compile(r"\t[\w.]+ = ")
 _FULL_BYTES = 1 << 20
 # Below the range that the system takes for outgoing connections: a port found free stays free over a restart.
 _FREE_PORTS = range(20_000, 30_000)
 _PORT_TRIES = 200
 _START_TRIES = 3
+_BUSY = "the machine may be too busy: start it again."
 
 _DEFAULTS = {
     "process.roles": "broker,controller",
@@ -200,14 +204,15 @@ class LocalBroker:
         return True
 
     def log_tail(self, lines: int = _TAIL_LINES) -> str:
-        """The last lines of the broker's log, and that its disk is full where it is: then the log cannot say so."""
+        """The last lines of the broker's log but its settings; and a full disk, of which the log cannot tell."""
         try:
-            said = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]
+            log = self.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
             free = shutil.disk_usage(self.data_dir).free
         except (OSError, Error):
             return ""
         full = [f"The disk under {self.data_dir} is full: {free / 1e6:,.1f} MB are free."] if free < _FULL_BYTES else []
-        return "\n".join([*said, *full])
+        said = [line for line in log if not _SETTING.match(line)]
+        return "\n".join([*said[-lines:], *full])
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -284,7 +289,7 @@ class LocalBroker:
             )
         except subprocess.TimeoutExpired as error:
             raise BrokerUnavailable(
-                f"Formatting {self.data_dir} took more than {self._start_timeout_s:g} s", remedy="Give it more time."
+                f"Formatting {self.data_dir} took more than {self._start_timeout_s:g} s", remedy=_BUSY.capitalize()
             ) from error
         if done.returncode != 0:
             raise BrokerUnavailable(
@@ -318,10 +323,12 @@ class LocalBroker:
             with contextlib.suppress(BrokerUnavailable):
                 admin(self.bootstrap_servers, connect_timeout_s=min(2.0, left_s)).close()
                 return
-        state = f"was not ready after {self._start_timeout_s:g} s" if self.running else "ended while it started"
+        if self.running:
+            state, remedy = f"was not ready after {self._start_timeout_s:g} s", f"Where that names no cause: {_BUSY}"
+        else:
+            state, remedy = "ended while it started", "The log above names the cause."
         raise BrokerUnavailable(
-            f"The local broker {state}; the end of {self.log_path}:\n{self.log_tail()}",
-            remedy="The log above names the cause.",
+            f"The local broker {state}; the end of {self.log_path}:\n{self.log_tail()}", remedy=remedy
         )
 
     def _end(self, order: bytes) -> None:

@@ -121,6 +121,17 @@ def test_failed_start_shows_why_and_leaves_nothing() -> None:
         _ = broker.data_dir
 
 
+def test_one_that_is_too_slow_says_so_and_shows_what_its_log_says_beside_settings(tmp_path: Path) -> None:
+    (tmp_path / "formatted").touch()
+    broker = LocalBroker(data_dir=tmp_path, start_timeout_s=0)
+    with pytest.raises(BrokerUnavailable, match=r"not ready after 0 s(.|\n)*may be too busy"):
+        broker.start()
+    assert not broker.running
+    settings = [f"\tname.of.{number} = value" for number in range(300)]
+    broker.log_path.write_text("\n".join(["INFO values:", *settings, "ERROR the cause", "\tat a.place(Of.java:1)"]))
+    assert broker.log_tail() == "INFO values:\nERROR the cause\n\tat a.place(Of.java:1)"
+
+
 def test_start_of_a_running_broker_changes_nothing(broker: LocalBroker) -> None:
     pid = broker.pid
     broker.start()
