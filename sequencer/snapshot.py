@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from operator import gt
 from typing import Any
 
 import pyarrow as pa
@@ -261,7 +260,7 @@ def _mark(content: Mapping[str, Any], domain: str) -> SnapshotMark:
     if mark.stamps_ends is not None:
         if len(mark.stamps_ends) != partitions:
             raise ValueError("it has not one end for each stamps partition")
-        if any(map(gt, mark.stamps_begins, mark.stamps_ends)):
+        if any(begin > end for begin, end in zip(mark.stamps_begins, mark.stamps_ends, strict=True)):
             raise ValueError("a stamps partition ends before where it had ended")
     if [source.partition for source in mark.ends if source.topic == f"{domain}.control"] != [0]:
         raise ValueError("it does not say where control goes on")
