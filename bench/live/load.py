@@ -143,10 +143,11 @@ def _send(
     partition: int = 0,
     on_delivery: Callable[..., None] | None = None,
 ) -> None:
-    more = {} if on_delivery is None else {"on_delivery": on_delivery}
     while True:
         try:
-            producer.produce(topic, value=value, key=key, partition=partition, timestamp=timestamp_ms, **more)
+            producer.produce(
+                topic, value=value, key=key, partition=partition, timestamp=timestamp_ms, on_delivery=on_delivery
+            )
             return
         except BufferError:
             producer.poll(_POLL_S)
