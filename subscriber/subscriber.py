@@ -333,13 +333,13 @@ class Subscriber(Generic[Handed]):
         Much less work for each event than `poll`, where an application takes many at once, or columns of them.
         """
         check_count("max_events", max_events)
+        check_timeout(timeout_s)
         nothing: EventBatch[Handed] = EventBatch((), ())
         found = self._await(lambda: self._session.hand_out_batch(max_events), nothing, timeout_s)
         return found if self._deserializer is None else found.with_deserializer(self._deserializer)
 
     def _await(self, hand_out: Callable[[], Any], nothing: T, timeout_s: float) -> T:
         """What `hand_out` gives, as soon as there is something; else `nothing`, which counts as false."""
-        check_timeout(timeout_s)
         deadline = self._clock() + timeout_s
         pumped = False
         seeing = self._session.seeing
