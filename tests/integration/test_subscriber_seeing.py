@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 from frozen import frozen
+from logged import by_us
 from sim_kafka_sequencer import ThreadSequencer
 
 from totalorder import kafka_clients
@@ -82,7 +83,7 @@ def test_a_dead_sequencer_is_told_when_events_come_and_a_broker_that_stops_for_a
         assert metrics.hold is not None
         assert (metrics.hold.wait, metrics.stalled, metrics.lag_events) == (stall.wait, True, 1)
         assert 0 < metrics.lag_s < 60
-        (line,) = [record.getMessage() for record in caplog.records if record.getMessage().startswith("subscriber")]
+        (line,) = [line for line in by_us(caplog) if line.startswith("subscriber")]
         assert "Check that `totalorder sequence` runs for domain 'dead' and reads topic 'orders'" in line
         with frozen(own):
             told.until(lambda _: told.stalls[-1].wait.kind == "broker")
@@ -97,5 +98,5 @@ def test_who_is_fenced_says_so_in_the_log(own: LocalBroker, caplog: pytest.LogCa
         with Told(own.bootstrap_servers, domain).subscriber, pytest.raises(Fenced):
             old.take()
         old.subscriber.close()
-    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert "has stopped: another process took over subscriber id 's'" in record.getMessage()
+    (line,) = by_us(caplog, logging.ERROR)
+    assert "has stopped: another process took over subscriber id 's'" in line

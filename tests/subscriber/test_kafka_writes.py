@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from kafka.errors import KafkaTimeoutError
+from logged import by_us
 
 from totalorder.errors import BrokerUnavailable
 from totalorder.subscriber.kafka_transport import Described, KafkaTransport
@@ -61,14 +62,10 @@ class Slow(KafkaTransport):
     _policy = _poll = _check_answers = close = _ends
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records]
-
-
 def test_a_write_that_waits_says_so_and_goes_on(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     transport = Slow(clock, 10)
     assert transport.send(PLACE, b"k", b"v") == 7
-    assert said(caplog) == [
+    assert by_us(caplog) == [
         "no Kafka broker at b:1 takes records; it is waited for, 57 s",
         "the Kafka broker at b:1 takes records again, after 10 s",
     ]
@@ -78,7 +75,7 @@ def test_a_write_that_waits_says_so_and_goes_on(clock: Clock, caplog: pytest.Log
 
 def test_one_that_takes_a_little_says_nothing(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     assert Slow(clock, 2.9).send(PLACE, b"k", b"v") == 7
-    assert said(caplog) == []
+    assert by_us(caplog) == []
 
 
 def test_one_that_is_never_taken_ends_at_the_time_set(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
@@ -86,7 +83,7 @@ def test_one_that_is_never_taken_ends_at_the_time_set(clock: Clock, caplog: pyte
     with pytest.raises(BrokerUnavailable, match="no Kafka broker at b:1 has answered for 60 s"):
         transport.send(PLACE, b"k", b"v")
     assert clock.now == begun + 60
-    assert len(said(caplog)) == 1
+    assert len(by_us(caplog)) == 1
 
 
 def test_one_that_is_waited_for_shortly_waits_no_longer(clock: Clock) -> None:

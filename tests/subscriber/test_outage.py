@@ -1,6 +1,7 @@
 """How long silence is borne, by a clock of the test's own."""
 
 import pytest
+from logged import by_us
 
 from totalorder.errors import BrokerUnavailable
 from totalorder.subscriber.outage import TAKES, Outage
@@ -40,7 +41,7 @@ def test_a_question_that_took_longer_than_silence_is_borne_is_not_waited_for(
     asked, clock.now = clock.now, clock.now + 63
     with pytest.raises(BrokerUnavailable, match="for 63 s"):
         outage.missed(asked, None)
-    assert not caplog.records
+    assert not by_us(caplog)
     outage.heard()
     outage.missed(clock.now, None)
     assert "it is waited for, 60 s" in caplog.text
@@ -94,7 +95,7 @@ def test_it_says_what_no_broker_does(clock: Clock, caplog: pytest.LogCaptureFixt
     outage.missed(clock.now, None)
     clock.now += 4
     outage.heard()
-    assert [record.getMessage() for record in caplog.records] == [
+    assert by_us(caplog) == [
         "no Kafka broker at b:1 takes records; it is waited for, 10 s",
         "the Kafka broker at b:1 takes records again, after 4 s",
     ]

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from logged import by_us
 from run_faces import Face, rest, world_with
 from sim_kafka import SimCrash
 from sim_receipts import receipts_of
@@ -179,7 +180,7 @@ def test_who_may_not_see_whether_it_expires_is_told_once(face: Face, caplog: pyt
     world.kafka.policies[PARKING] = ""
     face.run(world, refuse(b"b2"), park=PARKING)
     assert len(parked(world)) == 1
-    said = [record.getMessage() for record in caplog.records if "ACLs" in record.getMessage()]
+    said = [line for line in by_us(caplog) if "ACLs" in line]
     assert said == [
         "ACLs hide the settings of Kafka topic 's.parked': if it is not compacted, what is parked there expires"
     ]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from logged import by_us
 from sim_kafka import SimTransport
 from sim_small import World, take
 
@@ -495,8 +496,8 @@ def test_topics_of_which_nothing_came_are_warned_of(caplog: pytest.LogCaptureFix
     world = backlog()
     with caplog.at_level(logging.WARNING):
         read(world, ["a", "ordres"])
-    (record,) = caplog.records
-    assert 'no event of topic "ordres" in domain d' in record.getMessage()
+    (line,) = by_us(caplog)
+    assert 'no event of topic "ordres" in domain d' in line
 
 
 # --- what is waited for -----------------------------------------------------------------------------------------------
@@ -510,8 +511,7 @@ def silent(reader: Reader[Any], world: World, seconds: int) -> None:
 
 
 def words(caplog: pytest.LogCaptureFixture) -> list[str]:
-    ours = (one for one in caplog.records if one.name.startswith("totalorder"))  # clients of other tests may say more
-    found = [record.getMessage() for record in ours if record.levelno >= logging.WARNING]
+    found = by_us(caplog, logging.WARNING)
     caplog.clear()
     return found
 
@@ -524,8 +524,8 @@ def test_a_long_way_to_the_beginning_is_said(caplog: pytest.LogCaptureFixture) -
         world.tick(1)
     slow = SimTransport(world.kafka, world.rng, world.tick, most=1, fair=True)
     Reader(["a"], domain="d", transport=slow, clock=lambda: world.now, wall_clock=lambda: 2_000.0)
-    (line,) = [record for record in caplog.records if record.levelno >= logging.INFO]
-    assert "a reader of domain 'd' waits for what it looks for in d.stamps, which is read, for 3 s" in line.getMessage()
+    (line,) = by_us(caplog)
+    assert "a reader of domain 'd' waits for what it looks for in d.stamps, which is read, for 3 s" in line
 
 
 @pytest.mark.parametrize("grants", [False, True])

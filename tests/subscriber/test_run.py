@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from logged import by_us
 from run_faces import BOUND_S, Face, rest, world_with
 from sim_receipts import receipts_of
 from waiting import wait_until
@@ -195,7 +196,7 @@ def test_a_signal_says_what_is_waited_for(face: Face, caplog: pytest.LogCaptureF
     transport.send = slow  # type: ignore[method-assign]
     seen: list[bytes | None] = []
     face.run(world, lambda _, event: seen.append(event.value), settings={"transport": transport})
-    assert [record.getMessage() for record in caplog.records if "run() ends" in record.getMessage()] == [
+    assert [line for line in by_us(caplog) if "run() ends" in line] == [
         "SIGTERM: run() ends when a#1 (a[1]@0, g 2) is handled and acknowledged; a second signal ends it at once"
     ]
     assert [event.value for event in rest(world)] == [b"b2"]

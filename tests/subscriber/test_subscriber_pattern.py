@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from logged import by_us
 from sim_kafka import SimTransport
 from sim_small import World, take
 
@@ -120,7 +121,7 @@ def test_what_a_topic_had_before_it_joined_is_told_and_not_delivered(caplog: pyt
     until(subscriber, lambda: "d1" in subscriber.topics)
     world.publish("d1")
     assert [event.n for event in take(subscriber, 1)] == [3]
-    said = [record.getMessage() for record in caplog.records if "joined" in record.getMessage()]
+    said = [line for line in by_us(caplog) if "joined" in line]
     assert len(said) == 1
     assert "2 events, is not delivered" in said[0]
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from logged import by_us
 from sim_kafka import SimTransport
 from sim_sequencer import Domain
 from sim_small import World, await_ready, take
@@ -38,10 +39,6 @@ class Told:
 
 def short(told: list[Any]) -> list[Any]:
     return [each.g if isinstance(each, Event) else each for each in told]
-
-
-def lines(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
 def test_events_that_come_while_no_sequencer_runs_are_a_stall_and_silence_is_none() -> None:
@@ -115,7 +112,7 @@ def test_a_process_that_goes_on_with_the_same_topics_tells_no_change(caplog: pyt
     world.publish("a")
     told.poll(2)
     assert short(told.all) == [Granted(g=2, topics=("a",), generation=2), 3]
-    assert lines(caplog)[-1].endswith("at g 2: topics a (generation 2, after generation 1 of another process)")
+    assert by_us(caplog)[-1].endswith("at g 2: topics a (generation 2, after generation 1 of another process)")
 
 
 @pytest.mark.parametrize("batch", [0, 100])
@@ -280,7 +277,7 @@ def test_a_start_without_a_sequencer_says_what_it_waits_for(caplog: pytest.LogCa
     caplog.clear()
     with pytest.raises(Exception, match="no answer from the sequencer"):
         world.subscriber("a", start_timeout_s=25)
-    waits, stall, again = lines(caplog)
+    waits, stall, again = by_us(caplog)
     assert "waits for the sequencer's grant, for 3 s" in waits
     assert "s for the sequencer's grant. Check that `totalorder sequence` runs for domain 'd'" in stall
     assert "has waited 2" in again
@@ -292,11 +289,11 @@ def test_who_is_fenced_says_so_in_the_log(caplog: pytest.LogCaptureFixture) -> N
     world.subscriber("a")
     with pytest.raises(Fenced):
         old.poll(5)
-    (line,) = lines(caplog, logging.ERROR)
+    (line,) = by_us(caplog, logging.ERROR)
     assert line.startswith("a Subscriber has stopped: another process took over subscriber id 's' with generation 2")
     with pytest.raises(Fenced):
         old.poll(5)
-    assert len(lines(caplog, logging.ERROR)) == 1
+    assert len(by_us(caplog, logging.ERROR)) == 1
 
 
 def test_what_ends_it_is_not_printed_beside_the_error_where_no_log_is_set_up(
@@ -325,12 +322,12 @@ def test_losses_are_in_the_log(on_lost: str, caplog: pytest.LogCaptureFixture) -
     if on_lost == "fail":
         with pytest.raises(EventsLost):
             subscriber.poll(5)
-        assert "has stopped: a[1]@0 of topic 'a' is stamped" in lines(caplog, logging.ERROR)[0]
+        assert "has stopped: a[1]@0 of topic 'a' is stamped" in by_us(caplog, logging.ERROR)[0]
         assert "skips what" not in caplog.text
         return
     found = [subscriber.poll(5) for _ in range(8)]
     assert sum(isinstance(event, Lost) for event in found) == 4
-    (line,) = lines(caplog, logging.WARNING)
+    (line,) = by_us(caplog, logging.WARNING)
     assert line == "subscriber 's' of domain 'd' skips what Kafka has no longer: a[1]@0, at g 2"
 
 
@@ -344,7 +341,7 @@ def test_a_kafka_topic_that_is_replaced_is_in_the_log(caplog: pytest.LogCaptureF
     world.kafka.delete("a")
     subscriber.poll(1)
     said = "Kafka topic 'a' with id id1 was deleted, or replaced by another of its name"
-    assert [line for line in lines(caplog) if line.startswith("Kafka topic")] == [said]
+    assert [line for line in by_us(caplog) if line.startswith("Kafka topic")] == [said]
 
 
 def test_time_that_is_not_positive_is_no_stall() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from logged import by_us
 from sim_small import World
 
 from totalorder.subscriber.transport import Partition
@@ -16,7 +17,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Said:
     """What the library has warned of since the last time."""
 
     def take() -> list[str]:
-        lines = [record.getMessage() for record in caplog.records if record.name == "totalorder.subscriber"]
+        lines = by_us(caplog)
         caplog.clear()
         return lines
 
