@@ -1,5 +1,6 @@
 """What is compressed in Kafka is unpacked up to a bound by kafka-python, whoever reads."""
 
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -122,11 +123,11 @@ def test_what_is_damaged_is_told_and_not_passed_over(read: Callable[[bytes], lis
 _READING = """
 import resource, sys
 from totalorder.errors import EventsLost
-from totalorder.subscriber.kafka_python import KafkaPythonTransport
+from totalorder.subscriber import kafka_python, librdkafka
 from totalorder.subscriber.transport import Partition
 
 servers, topic = sys.argv[1:]
-transport = KafkaPythonTransport(servers, prompt=[topic])
+transport = TRANSPORT(servers, prompt=[topic])
 transport.read(Partition(topic, 0), 0)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -137,19 +138,42 @@ except EventsLost as error:
 """
 
 
-@pytest.mark.broker
-def test_some_kilobytes_that_a_broker_takes_do_not_become_a_gigabyte_in_a_subscriber(
-    broker: LocalBroker, new_topic: NewTopic
-) -> None:
-    """The broker keeps it as it came: 33 kB."""
-    topic, batch = new_topic("packed"), packed_batches.zeros(1_000 * MB, "zstd")
-    assert len(batch) < 50_000
-    assert packed_batches.publish(broker.bootstrap_servers, topic, batch) == 0
-    command = [sys.executable, "-c", _READING, broker.bootstrap_servers, topic]
+def stopped(transport: str, broker: LocalBroker, topic: str) -> tuple[int, str]:
+    """By how many MB a process grew that read the topic by this transport, and what it said in the end."""
+    command = [sys.executable, "-c", _READING.replace("TRANSPORT", transport), broker.bootstrap_servers, topic]
     told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
     grown_mb, _, words = told.partition(" ")
+    return int(grown_mb), words
+
+
+@pytest.fixture(scope="module")
+def gigabyte() -> bytes:
+    """A batch that becomes one."""
+    batch = packed_batches.zeros(1_000 * MB, "zstd")
+    assert len(batch) < 50_000
+    return batch
+
+
+@pytest.mark.broker
+def test_some_kilobytes_that_a_broker_takes_do_not_become_a_gigabyte_in_a_subscriber(
+    broker: LocalBroker, new_topic: NewTopic, gigabyte: bytes
+) -> None:
+    topic = new_topic("packed")
+    assert packed_batches.publish(broker.bootstrap_servers, topic, gigabyte) == 0
+    grown_mb, words = stopped("kafka_python.KafkaPythonTransport", broker, topic)
     assert f"{topic}[0]@0 has more than {MAX_UNPACKED_BYTES:,} bytes when unpacked" in words
-    assert int(grown_mb) < 400
+    assert grown_mb < 400
+
+
+@pytest.mark.broker
+def test_librdkafka_unpacks_no_more_zstd_than_it_may_receive(
+    broker: LocalBroker, new_topic: NewTopic, gigabyte: bytes
+) -> None:
+    """Of gzip and lz4 it has no bound: docs/operating.md says so."""
+    topic = new_topic("packed")
+    assert packed_batches.publish(broker.bootstrap_servers, topic, gigabyte) == 0
+    _, words = stopped("librdkafka.LibrdkafkaTransport", broker, topic)
+    assert re.search(rf"{topic}\[0\]@0 cannot be read: .*Decompression", words) is not None
 
 
 @pytest.mark.broker
