@@ -22,7 +22,7 @@ MAX_UNPACKED_BYTES = 256 << 20
 """Most bytes of the records of a batch. A producer fills batches by what they take when packed, a megabyte at most
 unless brokers and producers were told otherwise: so it may pack them a hundred times smaller and more.
 """
-_AT_ONCE_BYTES = 1 << 20
+_AT_ONCE_BYTES = 1 << 18
 _STREAMS: dict[int, Callable[[io.BytesIO], Any]] = {
     DefaultRecordBatch.CODEC_GZIP: lambda packed: gzip.GzipFile(fileobj=packed),
     DefaultRecordBatch.CODEC_LZ4: lz4.frame.LZ4FrameFile,
