@@ -40,6 +40,7 @@ def by_seed(seed: int, seconds: float, only: str) -> int:
 def by_coverage(seconds: float, only: str) -> None:
     """Lets atheris lead. The first byte of its input chooses the target, the rest is the layer."""
     import atheris
+    import pandas  # noqa: F401  # pyarrow imports it at a first conversion, for seconds, which would be an input's
 
     import totalorder.sequencer.kernel  # noqa: F401  # first: numba cannot compile what is instrumented
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from operator import gt
@@ -38,18 +39,18 @@ def ends_of(ranges: Ranges) -> dict[TopicPartition, int]:
     return {at: end for at, (_, end) in ranges.items()}
 
 
-def marks(settings: Settings) -> list[SnapshotMark]:
-    """The snapshots that were whole, newest first. Records that are no marks say nothing: there may be older ones that
-    are. BrokerUnavailable.
+def marks(settings: Settings, most: int) -> list[SnapshotMark]:
+    """The snapshots that were whole, newest first, so many at most. Records that are no marks say nothing: there may be
+    older ones that are. BrokerUnavailable.
     """
-    found = []
+    found: deque[SnapshotMark] = deque(maxlen=most)
     with reading.reader(settings) as consumer:
         ranges = reading.held(consumer, {settings.own_topics.state: 1})
         for record in reading.records(consumer, ranges, settings.broker_timeout_s, trimmed=True):
             with contextlib.suppress(WireError):
                 if (mark := decode_mark(record.value, dict(record.headers), settings.domain)) is not None:
                     found.append(mark)
-    return found[::-1]
+    return list(reversed(found))
 
 
 def snapshot(settings: Settings, mark: SnapshotMark) -> Snapshot:

@@ -42,7 +42,8 @@ SETTLE_S = 5.0
 _SAY_EVERY_S = 5.0
 _LOCK_S = 5.0
 _MOST_SNAPSHOTS = 4
-"""So many are tried, newest first; there are two at most, unless somebody else writes there."""
+"""So many are tried, newest first; there are two at most, unless somebody else writes there, or the sequencer may not
+delete there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,7 @@ class _Recovering:
             self._say(f"incarnation {record.incarnation} of domain {settings.domain} is claimed")
         ranges = past.written_ranges(settings) if check else past.settle(settings, settle_s, self._say)
         newest = past.newest_cuts(settings, ranges)
-        marks = past.marks(settings) if settings.own_topics.state in self._own else []
+        marks = past.marks(settings, _MOST_SNAPSHOTS) if settings.own_topics.state in self._own else []
         if not marks:
             self._require_cuts(newest)
         with contextlib.ExitStack() as stack:
@@ -165,7 +166,7 @@ class _Recovering:
         is the beginning, if it is still there.
         """
         refused: Error | None = None
-        for mark in marks[:_MOST_SNAPSHOTS]:
+        for mark in marks:
             try:
                 return self._behind(stack, ranges, mark)
             except BrokerUnavailable:

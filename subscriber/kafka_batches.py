@@ -17,6 +17,7 @@ from kafka import TopicPartition
 from kafka.consumer.fetcher import Fetcher
 from kafka.record.util import decode_varint
 
+from totalorder.kafka_unpacking import BoundedBatches
 from totalorder.subscriber.transport import Record, records_of
 
 Ints = npt.NDArray[np.int64]
@@ -35,7 +36,8 @@ def read_by_columns(consumer: Any, id_of: Callable[[str], str]) -> Any:
     """Returns the consumer, whose `poll` gives Records from now on, with the ids that `id_of` has of their topics."""
 
     def parsed(fetch_offset: int, at: TopicPartition, records: Any, *given: Any, **more: Any) -> _PartitionRecords:
-        return _PartitionRecords(fetch_offset, at, _Batches(records, at, id_of(at.topic)), *given, **more)
+        batches = _Batches(BoundedBatches(records, at), at, id_of(at.topic))
+        return _PartitionRecords(fetch_offset, at, batches, *given, **more)
 
     consumer._fetcher.PartitionRecords = parsed
     return consumer

@@ -20,6 +20,7 @@ from totalorder import kafka_connections
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.kafka_errors import is_outage, unavailable
 from totalorder.kafka_settings import CLASSES, Role, check_settings, client_settings, server_list
+from totalorder.kafka_unpacking import bounded
 
 CONNECT_TIMEOUT_S, CLOSE_TIMEOUT_S = 10.0, 30.0
 _PLAIN = "PLAINTEXT"
@@ -55,12 +56,13 @@ def consumer(
     connect_timeout_s: float = CONNECT_TIMEOUT_S,
     **arguments: object,
 ) -> KafkaConsumer:
-    """A consumer without a group that reads committed records only; assign partitions to it.
+    """A consumer without a group that reads committed records only, and unpacks no more than it should (see
+    kafka_unpacking); assign partitions to it.
 
     `kafka`: settings by Java name; `arguments`: kafka-python's own, which win. Raises BrokerUnavailable when no broker
     answers within `connect_timeout_s`, SettingsError for settings that are unknown or wrong.
     """
-    return _make("consumer", bootstrap_servers, kafka, connect_timeout_s, arguments)
+    return bounded(_make("consumer", bootstrap_servers, kafka, connect_timeout_s, arguments))
 
 
 def producer(

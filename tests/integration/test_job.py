@@ -151,7 +151,7 @@ def test_a_restart_of_the_broker_is_borne(spark: SparkSession, domain: str, tmp_
             admin.create_topics({"a": {"num_partitions": 1}})
         more = {"topics": (), "topic_pattern": "a|b", "topic_poll_s": 0.2, "broker_timeout_s": 3}
         settings = settings_for(domain, own.bootstrap_servers, tmp_path / "checkpoint", **more)
-        with Sequencer(settings, spark=spark) as sequencer:
+        with capture_logs() as logs, Sequencer(settings, spark=spark) as sequencer:
             own.kill()
             wait_until(lambda: sequencer.broker_is_away, "the broker missed", bound_s=BOUND_S)
             own.start()
@@ -161,6 +161,9 @@ def test_a_restart_of_the_broker_is_borne(spark: SparkSession, domain: str, tmp_
                 for topic in ("a", "b"):
                     producer.send(topic, value=b"after").get(60)
             until_processed(sequencer, events=2)
+            wait_until(lambda: "the broker answers again" in [line["event"] for line in logs], "its end is told")
+        said = [line["event"] for line in logs]
+        assert said.index("the broker does not answer") < said.index("the broker answers again")
 
 
 def test_an_event_without_a_topic_can_stop_the_job(

@@ -62,7 +62,7 @@ def test_a_running_job_tells_its_state_and_is_recovered_from_that(
         """Whether there is a snapshot behind this position, alone: what was older is gone."""
         stamped = read_log(settings).stamped
         newest = max((one.batch for one in stamped if one.g >= g), default=0)
-        return bool(newest) and [mark.batch for mark in past.marks(settings)] == [newest]
+        return bool(newest) and [mark.batch for mark in past.marks(settings, 9)] == [newest]
 
     with kafka_clients.producer(broker.bootstrap_servers) as producer:
         with Sequencer(settings, spark=spark), monkeypatch.context() as patched:
@@ -72,7 +72,7 @@ def test_a_running_job_tells_its_state_and_is_recovered_from_that(
             producer.send(names.control, value=encode_request(request), partition=0)
             publish(producer, topic, range(10, 20))
             wait_until(lambda: is_told(21), "the state is told again", bound_s=START_BOUND_S)
-            (mark,) = past.marks(settings)
+            (mark,) = past.marks(settings, 9)
             assert mark.stamps_ends is not None
             assert (mark.shards, mark.topic_order) == (2, settings.topic_order)
             again = settings.model_copy(update={"checkpoint_dir": str(tmp_path / "again"), "shards": 1})

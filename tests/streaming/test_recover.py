@@ -40,7 +40,7 @@ from totalorder.sequencer.shards import with_counts
 from totalorder.sequencer.snapshot import SnapshotMark, encode_mark, encode_parts
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import State, decode_cold, decode_hot
-from totalorder.streaming import claims
+from totalorder.streaming import claims, past
 from totalorder.streaming.checkpoint import RECORD, read_checkpoint, read_seeds
 from totalorder.streaming.cut.rows import seed_in
 from totalorder.streaming.preflight import own_topics
@@ -451,6 +451,12 @@ def test_an_older_snapshot_stands_in_for_one_that_is_of_no_use(job: Job) -> None
     assert report.snapshot == 2
     assert len([text for text in told if "the snapshot of batch 3 is left out" in text]) == 2
     assert_recovered(job, states, job.cuts[-1], report)
+
+
+def test_of_marks_the_newest_are_held_however_many_there_are(job: Job) -> None:
+    """Who may write there must not fill a recovery's memory with marks."""
+    told = [job.tell(keys=[str(number)]) for number in range(5)]
+    assert past.marks(job.settings, 3) == told[:1:-1]
 
 
 def test_a_snapshot_that_ends_elsewhere_than_its_cut_is_refused(job: Job) -> None:

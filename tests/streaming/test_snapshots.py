@@ -326,5 +326,5 @@ def test_who_may_not_read_state_by_acls_recovers_nothing_without_it(restricted: 
     assert snapshot(driver) == []
     acls.deny(ACLOperation.READ, driver.names.state)
     with pytest.raises(Error, match=driver.names.state) as told:
-        past.marks(driver.settings)
+        past.marks(driver.settings, 1)
     assert not isinstance(told.value, BrokerUnavailable)
