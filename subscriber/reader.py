@@ -53,8 +53,9 @@ class Reader(Generic[Handed]):
     `client`, `kafka` and `outage_timeout_s` are as for a Subscriber. For use by one thread, but for `stop`.
     `transport`, `clock` and `wall_clock` are for tests.
 
-    Raises on making: BrokerUnavailable, SettingsError (a position of another domain or incarnation among it), Error
-    (no such domain), EventsLost (stamps do not reach back so far). Later: EventsLost, Contradiction, WireError,
+    Raises on making: BrokerUnavailable (also where nothing comes for `outage_timeout_s` of what it must look into,
+    though brokers answer), SettingsError (a position of another domain or incarnation among it), Error (no such
+    domain), EventsLost (stamps do not reach back so far). Later: EventsLost, Contradiction, WireError,
     BrokerUnavailable. After an error it is of no more use; a new one goes on from what was stored.
     """
 
@@ -94,6 +95,7 @@ class Reader(Generic[Handed]):
             until=until,
             skips_lost=on_lost == "skip",
             max_buffered=max_buffered,
+            outage_timeout_s=outage_timeout_s,
         )
         own = DomainTopics(domain=domain).own()
         if transport is None:
@@ -106,7 +108,7 @@ class Reader(Generic[Handed]):
         self._transport, self._unread = transport, Unread(transport)
         watch = Watch(id=None, domain=domain, stalled_after_s=stalled_after_s)
         self._seeing = Seeing(watch, clock, lambda: transport.silent_s)
-        self._session = ReaderSession(transport, settings, wall_clock=wall_clock, seeing=self._seeing)
+        self._session = ReaderSession(transport, settings, clock=clock, wall_clock=wall_clock, seeing=self._seeing)
         try:
             self._session.start()
         except BaseException:
@@ -161,12 +163,13 @@ class Reader(Generic[Handed]):
         self._seeing.news.clear()  # the log has it
 
     def _waits(self) -> list[Wait]:
-        """What is read for and does not come; of topics that are not read yet, what was published meanwhile."""
+        """What is read for and does not come; of partitions that are not read yet, what was published meanwhile."""
         machine = self._session.machine
         if self._session.ready or machine.done:
             return []
-        unread = frozenset[str]() if self._transport.silent_s else machine.unread
-        return [*machine.waits(), *self._unread.waits(self._clock(), unread, machine.partitions)]
+        topics = frozenset[str]() if self._transport.silent_s else machine.awaited
+        found = self._unread.waits(self._clock(), topics, self._session.event_partitions, machine.partitions)
+        return [*machine.waits(), *found]
 
     def __iter__(self) -> Self:
         return self
