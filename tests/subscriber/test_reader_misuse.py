@@ -69,7 +69,11 @@ def test_a_second_thread_is_told_which_rule_it_breaks(call: Callable[[Reader[Any
 @pytest.mark.parametrize("call", CALLS)
 def test_a_signal_handler_is_told_which_rule_it_breaks(call: Callable[[Reader[Any]], object]) -> None:
     world, transport, reader = begun()
-    transport.on_poll = lambda _: call(reader)
+
+    def break_in(_: float) -> None:
+        call(reader)
+
+    transport.on_poll = break_in
     with pytest.raises(Error, match=r"a Reader was called in the middle of another call.*only stop"):
         reader.poll(0)
     is_whole(world, transport, reader)
@@ -80,7 +84,8 @@ def test_in_a_fork_of_its_process_a_reader_is_refused_and_close_leaves_kafka_alo
 
     def tried() -> str:
         said = []
-        for call in (reader.poll, reader.poll_batch, lambda: next(reader)):
+        calls: list[Callable[[], object]] = [reader.poll, reader.poll_batch, lambda: next(reader)]
+        for call in calls:
             try:
                 call()
             except Error as error:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -199,8 +200,9 @@ def test_a_reader_waits_for_its_beginning_while_something_comes_and_not_for_ever
         world.publish("b")
         world.tick(0.01)
     other.close()
-    slow, settings = world.transport(), {"domain": "d", "outage_timeout_s": 5, "clock": lambda: world.now}
-    slow.most, begun = 1, world.now
+    settings: dict[str, Any] = {"domain": "d", "outage_timeout_s": 5, "clock": lambda: world.now}
+    slow, begun = world.transport(), world.now
+    slow.most = 1
     Reader(["a", "b"], transport=slow, **settings).close()
     assert world.now - begun > 10
     silent = Late(world, topic, lambda: None)
