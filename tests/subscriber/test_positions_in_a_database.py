@@ -319,7 +319,10 @@ def test_of_two_that_begin_an_id_in_the_same_moment_the_later_goes_on(
 
     monkeypatch.setattr(PositionStore, "begin", other_begins)
     made = Stored(shop.store(), nonce="n", **HELD)
-    starts = lambda: made.begin(generation=generation, kafka=ORDER, handed_g=0, granted_g=300, anew=anew)  # noqa: E731
+
+    def starts() -> None:
+        made.begin(generation=generation, kafka=ORDER, handed_g=0, granted_g=300, anew=anew)
+
     if generation == 1:
         with pytest.raises(Fenced, match="with generation 2; this one, of generation 1"):
             starts()
