@@ -41,6 +41,7 @@ SETTLE_S = 5.0
 """How long nothing may have been written before what is there counts as all."""
 _SAY_EVERY_S = 5.0
 _LOCK_S = 5.0
+_MOST_NAMED = 10
 _MOST_SNAPSHOTS = 4
 """So many are tried, newest first; there are two at most, unless somebody else writes there, or the sequencer may not
 delete there."""
@@ -137,6 +138,7 @@ class _Recovering:
             self._require_same_topics(answered.topic_by)
             completing = Completing(settings, self._topics, made, answered, self._say)
             last = completing.last(log, self._newest(newest, ranges, made, snapshot))
+            self._require_selected(last.cut, made)
             begin = recovered.beginning(settings, made, last)
         if not check:
             self._require_quiet(ranges)
@@ -259,6 +261,23 @@ class _Recovering:
         if topic_by not in (None, self._settings.topic_by):
             raise StateError(
                 f"the domain has topic_by = {topic_by!r}", remedy=f"Set it so; given is {self._settings.topic_by!r}"
+            )
+
+    def _require_selected(self, cut: Cut, made: Recovery) -> None:
+        """The job refuses settings that leave out a topic of its checkpoint that Kafka has. So does this, before there
+        is a checkpoint.
+        """
+        cold, settings = made.state.cold, self._settings
+        retired = {cold.kafka_topics[rank] for rank in cold.retired}
+        read = {source.kafka_topic for source in cut.sources if source.topic != settings.own_topics.control} - retired
+        absent = sorted(topic for topic in read if not settings.selects(topic.name))
+        present = self._topics.ids(topic.name for topic in absent) if absent else {}
+        if names := [topic.name for topic in absent if present.get(topic.name) == topic.topic_id]:
+            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+            raise StateError(
+                f"domain {settings.domain} reads {', '.join(names[:_MOST_NAMED])}{more}, which the settings leave out",
+                remedy="Give topics (--topics) or topic_pattern (--topic-pattern) as the sequencer had it; one that is "
+                "to leave the domain, `totalorder topics retire` takes out while the job runs",
             )
 
     # --- the end ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ whatever effects are in the same transaction.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -127,10 +127,17 @@ class PositionStore(ABC):
             execute(_CLAIM, values)
             return _row(execute, values)
 
-    def begin(self, holder: Holder, position: Position) -> None:
-        """The first row of the id."""
-        with self._told("take a position"), self._own(waits=True) as execute:
-            execute(_INSERT, {**vars(holder), "place": str(position)})
+    def begin(self, holder: Holder, position: Position) -> bool:
+        """The first row of the id; False where another process has made one since this one looked."""
+        try:
+            with self._told("take a position"), self._own(waits=True) as execute:
+                execute(_INSERT, {**vars(holder), "place": str(position)})
+        except StoreUnavailable:
+            with suppress(StoreUnavailable):
+                if self.read(holder) is not None:
+                    return False
+            raise
+        return True
 
     def reset(self, holder: Holder, position: Position) -> bool:
         """Claims the id, and gives up what is owed before a position, also one of another order; False where there is

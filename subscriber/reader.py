@@ -11,6 +11,7 @@ from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_choice
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
 from totalorder.subscriber.event import Handed
+from totalorder.subscriber.guard import Guard
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reader_session import ReaderSession, ReaderSettings
 from totalorder.subscriber.seeing import Seeing
@@ -52,8 +53,9 @@ class Reader(Generic[Handed]):
     `client`, `kafka` and `outage_timeout_s` are as for a Subscriber. For use by one thread, but for `stop`.
     `transport`, `clock` and `wall_clock` are for tests.
 
-    Raises on making: BrokerUnavailable, SettingsError (a position of another domain or incarnation among it), Error
-    (no such domain), EventsLost (stamps do not reach back so far). Later: EventsLost, Contradiction, WireError,
+    Raises on making: BrokerUnavailable (also where nothing comes for `outage_timeout_s` of what it must look into,
+    though brokers answer), SettingsError (a position of another domain or incarnation among it), Error (no such
+    domain), EventsLost (stamps do not reach back so far). Later: EventsLost, Contradiction, WireError,
     BrokerUnavailable. After an error it is of no more use; a new one goes on from what was stored.
     """
 
@@ -93,6 +95,7 @@ class Reader(Generic[Handed]):
             until=until,
             skips_lost=on_lost == "skip",
             max_buffered=max_buffered,
+            outage_timeout_s=outage_timeout_s,
         )
         own = DomainTopics(domain=domain).own()
         if transport is None:
@@ -100,12 +103,12 @@ class Reader(Generic[Handed]):
                 bootstrap_servers, kafka, prompt=own, outage_timeout_s=outage_timeout_s, max_poll_records=max_buffered
             )
         self._clock, self._domain, self._choice = clock, domain, choice
-        self._failure: Error | None = None
+        self._guard = Guard("Reader", goes_on="it begins behind the last position that you have")
         self._stopped = self._closed = False
         self._transport, self._unread = transport, Unread(transport)
         watch = Watch(id=None, domain=domain, stalled_after_s=stalled_after_s)
         self._seeing = Seeing(watch, clock, lambda: transport.silent_s)
-        self._session = ReaderSession(transport, settings, wall_clock=wall_clock, seeing=self._seeing)
+        self._session = ReaderSession(transport, settings, clock=clock, wall_clock=wall_clock, seeing=self._seeing)
         try:
             self._session.start()
         except BaseException:
@@ -119,36 +122,38 @@ class Reader(Generic[Handed]):
         choice, states = self._choice, {"finished": self.finished, "stopped": self._stopped}
         chosen = named(tuple(sorted(choice.topics))) if choice.pattern is None else f"pattern {choice.pattern!r}"
         who = f"Reader of domain {self._domain!r}"
-        return shown(who, chosen, self.position.g, self._failure, states, closed=self._closed)
+        return shown(who, chosen, self.position.g, self._guard.failure, states, closed=self._closed)
 
     def poll(self, timeout_s: float = 0.0) -> Handed | None:
         """The next event, or None when there is none within `timeout_s`, or all was read. A Lost comes with
         `on_lost="skip"` alone.
         """
-        return self._session.hand_out() if self._await(timeout_s) else None  # type: ignore[return-value]
+        self._check(timeout_s)
+        with self._guard:
+            return self._session.hand_out() if self._await(timeout_s) else None  # type: ignore[return-value]
 
     def poll_batch(self, max_events: int = 1_000, timeout_s: float = 0.0) -> EventBatch[Handed]:
         """At most `max_events` of the next events, as soon as there is one; none when `poll` would give None."""
         check_count("max_events", max_events)
-        self._await(timeout_s)
-        return self._session.hand_out_batch(max_events)
+        self._check(timeout_s)
+        with self._guard:
+            self._await(timeout_s)
+            return self._session.hand_out_batch(max_events)
+
+    def _check(self, timeout_s: float) -> None:
+        check_timeout(timeout_s)
+        if self._guard.failure is not None:
+            raise self._guard.failure
+        if self._closed:
+            raise Error("this Reader is closed", remedy="Make a new one, from the last position")
 
     def _await(self, timeout_s: float) -> bool:
         """Whether something is ready, at the latest after `timeout_s`."""
-        check_timeout(timeout_s)
-        if self._failure is not None:
-            raise self._failure
-        if self._closed:
-            raise Error("this Reader is closed", remedy="Make a new one, from the last position")
         deadline = self._clock() + timeout_s
         while not self._session.ready and not self._session.finished:
             remaining = deadline - self._clock()
-            try:
-                self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
-                self._look()
-            except BaseException as error:
-                self._failure = error if isinstance(error, Error) else _interrupted(error)
-                raise
+            self._session.pump(max(0.0, min(remaining, _ITERATE_S)))
+            self._look()
             if self._stopped or self._clock() >= deadline:
                 break
         return bool(self._session.ready)
@@ -158,12 +163,13 @@ class Reader(Generic[Handed]):
         self._seeing.news.clear()  # the log has it
 
     def _waits(self) -> list[Wait]:
-        """What is read for and does not come; of topics that are not read yet, what was published meanwhile."""
+        """What is read for and does not come; of partitions that are not read yet, what was published meanwhile."""
         machine = self._session.machine
         if self._session.ready or machine.done:
             return []
-        unread = frozenset[str]() if self._transport.silent_s else machine.unread
-        return [*machine.waits(), *self._unread.waits(self._clock(), unread, machine.partitions)]
+        topics = frozenset[str]() if self._transport.silent_s else machine.awaited
+        found = self._unread.waits(self._clock(), topics, self._session.event_partitions, machine.partitions)
+        return [*machine.waits(), *found]
 
     def __iter__(self) -> Self:
         return self
@@ -198,8 +204,10 @@ class Reader(Generic[Handed]):
         self._stopped = True
 
     def close(self) -> None:
-        """Lets go of Kafka; again: nothing."""
-        if not self._closed:
+        """Lets go of Kafka; again: nothing. In a fork of the process that made it there is nothing to close."""
+        if self._closed or self._guard.is_forked:
+            return
+        with self._guard:
             self._closed = True
             self._session.close()
 
@@ -209,12 +217,8 @@ class Reader(Generic[Handed]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
-
-
-def _interrupted(error: BaseException) -> Error:
-    """Records that had come may be nowhere now."""
-    return Error(
-        f"a call was interrupted by {type(error).__name__}, and what was under way in it is not known",
-        remedy="Make a new Reader, from the last position. A signal handler may call stop(), and must not raise",
-    )
+        try:
+            self.close()
+        except Error:
+            if error is None:
+                raise

@@ -1,7 +1,7 @@
 """The work behind a Reader: finds where to begin, and feeds its machine. It writes nothing."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,7 +25,7 @@ from totalorder.subscriber.ready import Ready
 from totalorder.subscriber.seeing import Seeing
 from totalorder.subscriber.stamps_log import StampsLog
 from totalorder.subscriber.start import Start, Until, check_place, ms_of
-from totalorder.subscriber.through import through
+from totalorder.subscriber.through import through, unread_yet
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 _LOG = logging.getLogger("totalorder.subscriber")
@@ -44,6 +44,8 @@ class ReaderSettings:
     until: Until
     skips_lost: bool
     max_buffered: int
+    outage_timeout_s: float
+    """A start goes on for as long as something comes of what it looks for; where nothing does, for so long."""
     max_waiting: int = 50_000
 
 
@@ -55,6 +57,7 @@ class ReaderSession:
         transport: Transport,
         settings: ReaderSettings,
         *,
+        clock: Callable[[], float],
         wall_clock: Callable[[], float],
         seeing: Seeing,
     ) -> None:
@@ -62,7 +65,9 @@ class ReaderSession:
         self.handed_g = 0
         """Of the last event that was handed out; before, where reading begins."""
         self._transport, self._settings, self._now_ms = transport, settings, round(wall_clock() * 1000)
-        self._seeing, self._wall_clock = seeing, wall_clock
+        self._seeing, self._clock, self._wall_clock = seeing, clock, wall_clock
+        self._came_at = 0.0
+        """While it is begun: when something came last of what is looked for."""
         self._names = DomainTopics(domain=settings.domain)
         self._grants = Partition(self._names.grants, 0)
         self._answers: list[Answer] = []
@@ -85,6 +90,7 @@ class ReaderSession:
             )
         self.ready.origin = Position(settings.domain, self._transport.topic_id(self._names.stamps), 0)
         self._check_bounds()
+        self._came_at = self._clock()
         beginning = Beginning(self._transport, settings.domain, choice, partitions, self._meanwhile)
         log = beginning.log
         self._read_grants()
@@ -135,13 +141,23 @@ class ReaderSession:
         grants = self._grants
         self._transport.read(grants, self._transport.beginning_offsets([grants])[grants])
         for _ in through(self._transport, grants, lambda: self._feed.given[grants]):
-            self._seeing.look(lambda: [Wait(kind="history", topic=self._names.grants)])
-            self._feed.give(self._transport.poll(_WAIT_S))
+            records = self._transport.poll(_WAIT_S)
+            self._note(self._names.grants, came=bool(records))
+            self._feed.give(records)
 
-    def _meanwhile(self, others: list[Record], _: bool) -> None:
+    def _meanwhile(self, others: list[Record], came: bool) -> None:
         """While stamps are looked into."""
-        self._seeing.look(lambda: [Wait(kind="history", topic=self._names.stamps)])
+        self._note(self._names.stamps, came=came)
         self._feed.give(others)
+
+    def _note(self, topic: str, *, came: bool) -> None:
+        """BrokerUnavailable where nothing has come of what is there for too long."""
+        now = self._clock()
+        if came:
+            self._came_at = now
+        elif now >= self._came_at + self._settings.outage_timeout_s:
+            raise unread_yet(topic, self._settings.outage_timeout_s, "outage_timeout_s")
+        self._seeing.look(lambda: [Wait(kind="history", topic=topic)])
 
     @property
     def _origin(self) -> Position:
@@ -155,6 +171,11 @@ class ReaderSession:
         """The machine, for questions only."""
         assert self._machine is not None
         return self._machine
+
+    @property
+    def event_partitions(self) -> Collection[Source]:
+        """Those that are read."""
+        return self._feed.event_partitions
 
     @property
     def position(self) -> Position:

@@ -52,7 +52,7 @@ from totalorder.subscriber.seeing import Seeing, lag_s
 from totalorder.subscriber.session_settings import SessionSettings
 from totalorder.subscriber.start import check_place
 from totalorder.subscriber.stored import Stored, without_store
-from totalorder.subscriber.through import through
+from totalorder.subscriber.through import through, unread_yet
 from totalorder.subscriber.transport import Partition, Record, Transport
 from totalorder.subscriber.unseen import Unread
 from totalorder.subscriber.watch import Watch
@@ -426,11 +426,7 @@ class Session:
         )
 
     def _unread_yet(self, topic: str) -> BrokerUnavailable:
-        return BrokerUnavailable(
-            f"{topic} could not be read to its end within {self._settings.start_timeout_s:g} s",
-            remedy="Look at the broker, and at what else this machine has to do; start_timeout_s (--start-timeout) "
-            "waits longer",
-        )
+        return unread_yet(topic, self._settings.start_timeout_s, "start_timeout_s (--start-timeout)")
 
     def _no_sequencer(self, why: str, remedy: str = "") -> SequencerUnavailable:
         return SequencerUnavailable(
@@ -467,10 +463,9 @@ class Session:
             return [Wait(kind="log", topic=self._names.grants)]
         if self._is_full:
             return []
-        read = {source.topic for source in self._event_partitions}
         by_topic = self.generation and self._machine.topic_by == "topic" and not self._transport.silent_s
-        unread = [name for name in self._machine.topics if name not in read] if by_topic else []
-        found = self._unread.waits(self._clock(), unread, self._machine.stamps_partitions)
+        topics = self._machine.topics if by_topic else ()
+        found = self._unread.waits(self._clock(), topics, self._event_partitions, self._machine.stamps_partitions)
         waits = [*self._machine.waits(), *found]
         return [wait for wait in waits if wait.kind == "stamps" and wait.g is None] if self.ready else waits
 

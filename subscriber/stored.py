@@ -5,7 +5,9 @@ the store has committed, and never runs ahead of it (docs/adr/0023).
 """
 
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from totalorder.errors import AlreadyDone, NotCommitted, SettingsError, StateError, StoreUnavailable
@@ -16,7 +18,7 @@ from totalorder.subscriber.position_store import Holder, PositionStore, Row, che
 def place_to_go_on(
     row: Row | None,
     *,
-    id: str,  # noqa: A002
+    holder: Holder,
     store: str,
     kafka: Position,
     handed_g: int,
@@ -26,12 +28,14 @@ def place_to_go_on(
     """Through which position a process drops what comes; None where the store has none and begins with Kafka's.
 
     `kafka` is the position saved there; former processes may have handed out events through `handed_g`, 0: none.
-    StateError where the store cannot be of this id's life so far: what it lacks would be missing in silence.
+    StateError where the store cannot be of this id's life so far: what it lacks would be missing in silence. Fenced
+    where a later process has the id by now, however far that has got.
     """
+    who = f"subscriber {holder.id!r}"
     if row is None:
         if handed_g and not adopt:
             raise StateError(
-                f"{store} has no position of subscriber {id!r}, which may have been handed events through g {handed_g}",
+                f"{store} has no position of {who}, which may have been handed events through g {handed_g}",
                 remedy=f"Was the database replaced, or restored from before? {_ANEW}. Where the id had no store so "
                 f"far, adopt=True goes on behind {kafka}, which is what it acknowledged",
             )
@@ -41,14 +45,16 @@ def place_to_go_on(
         place.check_order(kafka)
     except SettingsError as error:
         raise StateError(f"{store} does not fit: {error}", remedy=_ANEW) from None
+    if row.generation > holder.generation:
+        check_held(holder, row)
     if place.g > granted_g:
         raise StateError(
-            f"{store} has subscriber {id!r} at {place}, and the domain's order ends at g {granted_g}",
+            f"{store} has {who} at {place}, and the domain's order ends at g {granted_g}",
             remedy=f"Find out which of the two was restored from before. {_ANEW}",
         )
     if place < kafka:
         raise StateError(
-            f"{store} has subscriber {id!r} at {place}, and it had been at {kafka}: the database is older, as when it "
+            f"{store} has {who} at {place}, and it had been at {kafka}: the database is older, as when it "
             "was restored, and Kafka owes the events between no more",
             remedy=f"Read what it lacks with a Reader, from {place} through {kafka}, and move the position on by "
             f"repair() in each transaction; then start again. {_ANEW}",
@@ -87,25 +93,34 @@ class Stored:
             check_held(holder, self._store.claim(holder, kafka))
         elif anew:
             self.done = kafka
-            if not self._store.reset(holder, kafka):
-                self._store.begin(holder, kafka)
+            if not self._store.reset(holder, kafka) and not self._store.begin(holder, kafka):
+                self._store.reset(holder, kafka)
         else:
-            row = self._store.claim(holder, kafka)
-            self.done = place_to_go_on(
-                row,
-                id=self._id,
+            place = partial(
+                place_to_go_on,
+                holder=holder,
                 store=str(self._store),
                 kafka=kafka,
                 handed_g=handed_g,
                 granted_g=granted_g,
                 adopt=self._store.adopt,
             )
-            if self.done is None:
-                self._store.begin(holder, kafka)
-                self.done = kafka
-            else:
-                check_held(holder, row)
+            self.done = self._claimed(holder, kafka, place)
         self._holder = holder
+
+    def _claimed(self, holder: Holder, kafka: Position, place: Callable[[Row | None], Position | None]) -> Position:
+        """Where it goes on. Of two processes that begin in the same moment both find no row, and one makes it: then the
+        later generation has it, whoever was quicker.
+        """
+        row = self._store.claim(holder, kafka)
+        found = place(row)
+        if found is None:
+            if self._store.begin(holder, kafka):
+                return kafka
+            row = self._store.claim(holder, kafka)
+            found = place(row)
+        check_held(holder, row)
+        return kafka if found is None else found
 
     def write(self, connection: Any, sequence: int, position: Position) -> None:
         """Acknowledges a delivery, and all before it, within the application's transaction."""

@@ -1,11 +1,8 @@
 """`Subscriber`: a subscription as a context manager and an iterator."""
 
-import os
 import secrets
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, cast
 
@@ -30,6 +27,7 @@ from totalorder.subscriber.checks import (
 )
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
 from totalorder.subscriber.event import Event, Handed, Lost, TypedEvent, place, position_of
+from totalorder.subscriber.guard import Guard, Interrupted
 from totalorder.subscriber.handling import Plan, Retry
 from totalorder.subscriber.metrics import Metrics
 from totalorder.subscriber.parked import Parking
@@ -37,7 +35,6 @@ from totalorder.subscriber.position import Position
 from totalorder.subscriber.position_store import PositionStore
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.running import run
-from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.session import Session
 from totalorder.subscriber.session_settings import SessionSettings
 from totalorder.subscriber.shown import shown
@@ -51,95 +48,6 @@ T = TypeVar("T")
 _ITERATE_S = 0.5
 _ACKNOWLEDGED = (Event, Lost, EventBatch)
 """Not as `Event | Lost | EventBatch`, which is made and looked through anew for each event."""
-
-
-class _Misused(Error):
-    """A call that came while another one was under way, or in another process."""
-
-
-class _Interrupted(Error):
-    """What a call had under way is torn."""
-
-
-class _Here:
-    """This process: os.getpid() asks the kernel each time, which takes as long as handing out an event."""
-
-    id = os.getpid()
-
-    @classmethod
-    def note(cls) -> None:
-        """It is a fork of another one."""
-        cls.id = os.getpid()
-
-
-os.register_at_fork(after_in_child=_Here.note)
-
-
-class _Guard:
-    """Lets in one call at a time, and remembers what went wrong within: from then on every call raises it again."""
-
-    def __init__(self) -> None:
-        self.failure: Error | None = None
-        self._spared: Error | None = None
-        self._one_call = threading.Lock()
-        self._thread = 0
-        self._process = _Here.id
-
-    @property
-    def is_forked(self) -> bool:
-        """Whether this is a copy that came with a fork: connections and threads are those of the other process."""
-        return self._process != _Here.id
-
-    def __enter__(self) -> None:
-        if self._process != _Here.id or not self._one_call.acquire(blocking=False):
-            raise self._misused()
-        self._thread = threading.get_ident()
-
-    def _misused(self) -> _Misused:
-        if self.is_forked:
-            return _Misused(
-                f"a Subscriber of process {self._process} was called in process {_Here.id}, a fork of it",
-                remedy="Make a Subscriber in the process that uses it",
-            )
-        here = self._thread == threading.get_ident()
-        return _Misused(
-            "a Subscriber was called in the middle of another call, by a signal handler"
-            if here
-            else "two threads call one Subscriber at once",
-            remedy="A Subscriber is for one thread, and only stop() may be called from elsewhere",
-        )
-
-    @contextmanager
-    def sparing(self) -> Iterator[None]:
-        """Within a call, while nothing is touched: after a SettingsError the next one goes on."""
-        try:
-            yield
-        except SettingsError as error:
-            self._spared = error
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._one_call.release()
-        if error is not None:
-            self._note(error)
-
-    def _note(self, error: BaseException) -> None:
-        spared, self._spared = self._spared, None
-        if error is spared or isinstance(error, _Misused):
-            return
-        if isinstance(error, Error):
-            self.failure = error
-            if LOG.hasHandlers():  # else Python would print it on stderr, beside the error itself
-                LOG.error("a Subscriber has stopped: %s", error)
-        else:
-            # Records that had come, or half of an acknowledgement, may be nowhere now.
-            self.failure = _Interrupted(
-                f"a call was interrupted by {type(error).__name__}, and what was under way in it is not known",
-                remedy="Make a new Subscriber: it goes on after what was saved. A signal handler may call stop(), and "
-                "must not raise",
-            )
 
 
 class Subscriber(Generic[Handed]):
@@ -278,7 +186,7 @@ class Subscriber(Generic[Handed]):
         nonce = nonce or secrets.token_hex(12)
         stored = None if positions is None else Stored(positions, id=id, domain=domain, nonce=nonce)
         self._session = Session(transport, settings, nonce=nonce, clock=clock, wall_clock=wall_clock, stored=stored)
-        self._guard = _Guard()
+        self._guard = Guard("Subscriber", goes_on="it goes on after what was saved")
         self._callbacks: dict[type[News], Callable[[Any], object] | None] = {
             Granted: on_granted,
             Changed: on_change,
@@ -660,7 +568,7 @@ class Subscriber(Generic[Handed]):
             return
         with self._guard:
             self._closed = True
-            if isinstance(self._guard.failure, _Interrupted):
+            if isinstance(self._guard.failure, Interrupted):
                 self._transport.close()  # what was saved last holds
             else:
                 self._session.close(save=not isinstance(self._guard.failure, Fenced))

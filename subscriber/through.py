@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
+from totalorder.errors import BrokerUnavailable
 from totalorder.subscriber.transport import Partition, Transport
 
 
@@ -22,3 +23,11 @@ def through(
         while transport.position(partition) < end:
             yield
         is_whole = came() - before == transport.position(partition) - begin
+
+
+def unread_yet(topic: str, within_s: float, setting: str) -> BrokerUnavailable:
+    """What is there of a topic does not come, though brokers answer; `setting` says how long that is waited for."""
+    return BrokerUnavailable(
+        f"{topic} could not be read to its end within {within_s:g} s",
+        remedy=f"Look at the broker, and at what else this machine has to do; {setting} waits longer",
+    )

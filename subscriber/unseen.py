@@ -8,6 +8,7 @@ from contextlib import suppress
 from totalorder.errors import BrokerUnavailable
 from totalorder.sequencer.control import Grant
 from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.transport import Partition, Transport
 
@@ -56,24 +57,30 @@ def _looked_for(names: Sequence[str], transport: Transport) -> tuple[list[str], 
 
 
 class Unread:
-    """Topics of a subscription of which nothing was ever stamped: they are not read, since stamps say from where on. So
-    whether something is published that no sequencer stamps has to be asked, now and then.
+    """Event partitions of which nothing was ever stamped, of topics of a subscription: they are not read, since stamps
+    say from where on. So whether something is published that no sequencer stamps has to be asked, now and then.
     """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._ask_at = -math.inf
+        self._turn = 0
+        """Among topics of which something is read: those before were asked about already."""
+        self._counts: dict[str, int] = {}
+        """How many partitions each topic had when it was asked about last."""
         self._ends: dict[Partition, int] = {}
-        """When they were asked for first."""
-        self._known: set[str] = set()
+        """When they were asked for first; of what came to be since, the beginning."""
         self._published: dict[str, Partition] = {}
+        """Of each topic one where something was published and not stamped."""
 
-    def waits(self, now: float, topics: Collection[str], stamps_partitions: int) -> list[Wait]:
-        """What was published since somebody asked first, of Kafka topics that are not read."""
+    def waits(
+        self, now: float, topics: Collection[str], read: Collection[Source], stamps_partitions: int
+    ) -> list[Wait]:
+        """What was published since somebody asked first, in partitions of these Kafka topics that are not `read`."""
         if topics and now >= self._ask_at:
             self._ask_at = now + _ASK_EACH_S
             with suppress(BrokerUnavailable):  # that is told elsewhere
-                self._ask(sorted(topics)[:_MOST])
+                self._ask(topics, {(source.topic, source.partition) for source in read})
         return [
             Wait(
                 kind="stamps",
@@ -83,14 +90,26 @@ class Unread:
                 stamps_partition=stamps_partition(name, stamps_partitions),
             )
             for name, at in self._published.items()
-            if name in topics
+            if name in topics and not any((source.topic, source.partition) == at[:2] for source in read)
         ]
 
-    def _ask(self, names: Sequence[str]) -> None:
-        for name in names:
-            partitions = [Partition(name, number) for number in range(self._transport.partitions(name))]
+    def _ask(self, topics: Collection[str], read: Collection[tuple[str, int]]) -> None:
+        for name in self._next(topics, {name for name, _ in read}):
+            count, known = self._transport.partitions(name), self._counts.get(name)
+            partitions = [Partition(name, number) for number in range(count) if (name, number) not in read]
             ends = self._transport.end_offsets(partitions, once=True) if partitions else {}
+            if self._published.get(name) not in ends:
+                self._published.pop(name, None)
             for at, end in ends.items():
-                if end > self._ends.setdefault(at, 0 if name in self._known else end):
+                is_new = known is not None and at.number >= known
+                if end > self._ends.setdefault(at, 0 if is_new else end):
                     self._published.setdefault(name, at)
-            self._known.add(name)
+            self._counts[name] = count
+
+    def _next(self, topics: Collection[str], read: Collection[str]) -> list[str]:
+        """First those of which nothing at all is read, then the others in turn."""
+        names = sorted(topics)
+        others = [name for name in names if name in read]
+        chosen = others[self._turn : self._turn + _MOST]
+        self._turn = self._turn + _MOST if self._turn + _MOST < len(others) else 0
+        return [name for name in names if name not in read][:_MOST] + chosen

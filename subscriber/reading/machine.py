@@ -143,9 +143,9 @@ class Reading:
         return set(self._batches.names.values())
 
     @property
-    def unread(self) -> frozenset[str]:
-        """The Kafka topics that were chosen by name and are not read, since nothing of them was stamped so far."""
-        return self._choice.topics - self.seen if self._by_topic and not self._all_known else frozenset()
+    def awaited(self) -> frozenset[str]:
+        """The Kafka topics that were chosen by name, while more may come of them."""
+        return self._choice.topics if self._by_topic and not self._all_known else frozenset()
 
     def waits(self) -> list[Wait]:
         """What delivery waits for: the event that is next, or else stamps of events that have come.

@@ -725,6 +725,7 @@ def test_given_up_tails_and_histories_are_shown(spark: SparkSession) -> None:
     assert [(row["topic"], row["events"], row["first_g"]) for row in rows(given_up)] == [("a", 1, 5), ("b", 1, 6)]
     told = [(row["g"], row["kind"], row["deliveries"]) for row in rows(history_of_r)]
     assert told == [(1, "granted", None), (3, "received", 2), (7, "granted", None), (8, "received", 2)]
+    assert [row["reason"] for row in rows(history_of_r)] == ["not judged before g 1, wherever start began", *[None] * 3]
     assert who.title == "Who received event 3 of topic a"
     assert sorted((row["subscriber"], row["before"], row["after"]) for row in rows(who)) == [
         ("r", "b#1", "b#3"),

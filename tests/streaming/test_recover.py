@@ -322,6 +322,19 @@ def test_a_check_tells_and_writes_nothing_and_what_was_recovered_can_be_lost_aga
     assert again == replace(report, incarnation=3, missing_answers=0, missing_stamps=0)
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_settings_that_leave_out_what_the_domain_reads_are_refused(job: Job, check: bool) -> None:
+    """The job would refuse the checkpoint that was made with them."""
+    job.run("ab")
+    (topic,) = job.settings.topics
+    others = job.settings.model_copy(update={"topics": ("other", "another")})
+    with pytest.raises(StateError, match=f"reads {topic}, which the settings leave out.*--topics"):
+        recover(others, check=check, settle_s=SETTLE_S)
+    assert not (Path(job.settings.checkpoint_dir) / RECORD).exists()
+    more = job.settings.model_copy(update={"topics": (topic, "another")})
+    assert recover(more, check=check, settle_s=SETTLE_S).topics == 3
+
+
 def test_topics_that_have_left_are_not_read_again(job: Job) -> None:
     """Of a topic that was retired, and of one that the last cut has no longer."""
     (topic,) = job.settings.topics

@@ -26,6 +26,7 @@ from totalorder.subscriber import (
     Subscriber,
     sqlalchemy_positions,
 )
+from totalorder.subscriber.position_store import Holder
 from totalorder.subscriber.sqlalchemy_positions import SqlAlchemyPositions
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Partition
@@ -299,6 +300,47 @@ def test_who_claims_late_takes_nothing_from_a_later_generation(shop: Shop) -> No
     stored(shop, 4, "another")
     with pytest.raises(Fenced, match="with generation 4; this one, of generation 3"):  # whose topics change meanwhile
         later.begin(generation=3, kafka=ORDER.at(1), handed_g=0, granted_g=100, anew=False)
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("generation", [1, 3])
+def test_of_two_that_begin_an_id_in_the_same_moment_the_later_goes_on(
+    shop: Shop, generation: int, anew: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have found no row, and the other one, of generation 2, makes it."""
+    begin, others = PositionStore.begin, list[Stored]()
+
+    def other_begins(store: PositionStore, holder: Holder, position: Position) -> bool:
+        monkeypatch.setattr(PositionStore, "begin", begin)
+        others.append(stored(shop, 2, "other"))
+        with shop.transaction() as connection:
+            others[0].write(connection, 1, ORDER.at(200))  # farther than the order went when this one was granted
+        return begin(store, holder, position)
+
+    monkeypatch.setattr(PositionStore, "begin", other_begins)
+    made = Stored(shop.store(), nonce="n", **HELD)
+
+    def starts() -> None:
+        made.begin(generation=generation, kafka=ORDER, handed_g=0, granted_g=300, anew=anew)
+
+    if generation == 1:
+        with pytest.raises(Fenced, match="with generation 2; this one, of generation 1"):
+            starts()
+        assert shop.rows() == [(str(ORDER.at(200)), 2)]
+        return
+    starts()
+    assert made.done == (ORDER if anew else ORDER.at(200))
+    assert shop.rows() == [(str(made.done), 3)]
+    with shop.transaction() as connection, pytest.raises(Fenced):
+        others[0].write(connection, 2, ORDER.at(201))
+
+
+def test_who_was_fenced_is_told_so_however_far_the_order_went_since(shop: Shop) -> None:
+    later = stored(shop, 2)
+    with shop.transaction() as connection:
+        later.write(connection, 1, ORDER.at(200))
+    with pytest.raises(Fenced, match="with generation 2; this one, of generation 1"):
+        stored(shop, 1, "late")
 
 
 def test_a_process_of_another_cluster_takes_nothing_away_unless_it_begins_anew(shop: Shop) -> None:

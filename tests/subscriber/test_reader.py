@@ -567,6 +567,19 @@ def test_what_is_published_on_a_topic_that_was_never_stamped_is_missed_too(caplo
     assert "has waited 10 s for the stamps of event a[" in words(caplog)[0]
 
 
+def test_a_partition_that_was_never_stamped_is_missed_too(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    world.kafka.append(Partition("a", 0), value=b"stamped")
+    world.tick(1)
+    follows = reader_of(world, "a")
+    assert taken(follows).value == b"stamped"
+    silent(follows, world, 100)
+    world.running = False
+    world.kafka.append(Partition("a", 1), value=b"nobody's")
+    silent(follows, world, 60)
+    assert "has waited 10 s for the stamps of event a[1]@0" in words(caplog)[0]
+
+
 def test_where_keys_name_topics_an_event_of_none_is_not_missed(caplog: pytest.LogCaptureFixture) -> None:
     world = World(topic_by="key")
     world.subscriber("a").close()

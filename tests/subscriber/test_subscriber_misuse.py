@@ -1,19 +1,19 @@
 """What a programmer can do wrong: each is told by its name, in place, and as an error of totalorder's."""
 
 import os
-import signal
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from forked import in_a_fork
 from sim_kafka import SimTransport
 from sim_small import World, take
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.subscriber import Subscriber
 from totalorder.subscriber.clients import CLIENTS, Client
-from totalorder.subscriber.subscriber import _Guard
+from totalorder.subscriber.guard import Guard
 
 NAN = float("nan")
 
@@ -129,7 +129,7 @@ def test_a_signal_handler_is_told_which_rule_it_breaks() -> None:
 
 
 def test_a_setting_that_cannot_be_ends_a_subscriber_only_where_something_was_touched() -> None:
-    guard, error = _Guard(), SettingsError("it cannot be", remedy="")
+    guard, error = Guard("Subscriber", goes_on=""), SettingsError("it cannot be", remedy="")
     with pytest.raises(SettingsError), guard, guard.sparing():
         raise error
     assert guard.failure is None
@@ -145,23 +145,6 @@ def test_a_time_to_wait_is_a_number(timeout_s: Any) -> None:
         with pytest.raises(SettingsError, match=r"timeout_s = .* is no number"):
             call(timeout_s)
     assert subscriber.poll(-1) is None
-
-
-def in_a_fork(work: Callable[[], str]) -> str:
-    """What it says there."""
-    reads, writes = os.pipe()
-    if (child := os.fork()) == 0:
-        signal.alarm(20)
-        try:
-            os.write(writes, work().encode())
-            os._exit(0)
-        finally:
-            os._exit(1)
-    os.close(writes)
-    with os.fdopen(reads) as said:
-        found = said.read()
-    assert os.waitpid(child, 0)[1] == 0, "it ended otherwise than it should"
-    return found
 
 
 def test_in_a_fork_of_its_process_a_subscriber_is_refused_and_close_leaves_kafka_alone() -> None:

@@ -238,6 +238,40 @@ def test_a_topic_that_nobody_stamps_any_more_is_told_while_events_of_others_come
     assert sum(isinstance(each, Event) for each in told.all) > 250
 
 
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_partition_that_was_never_stamped_is_seen_though_others_of_its_topic_were(is_read: bool) -> None:
+    """As under a job that is dead, or that was given too few partitions; `is_read`: it lives, and takes its time."""
+    world = World()
+    first, second = Partition("a", 0), Partition("a", 1)
+    told = Told(world, topics="a")
+    world.kafka.append(first, value=b"stamped", timestamp_ms=0)
+    told.poll(100)
+    assert [type(each) for each in told.all] == [Granted, Event]
+    world.running = is_read
+    world.kafka.append(second, value=b"nobody's", timestamp_ms=0)
+    told.poll(45)
+    if is_read:
+        assert [type(each) for each in told.all] == [Granted, Event, Event]
+        return
+    (stall, *_) = told.all[2:]
+    assert str(stall.wait).startswith("the stamps of event a[1]@0 of topic 'a'")
+    world.running = True
+    told.poll(5)
+    assert [each.over for each in told.all if isinstance(each, Stalled)][-1]
+    assert [each.value for each in told.all if isinstance(each, Event)] == [b"stamped", b"nobody's"]
+
+
+def test_what_lay_in_a_partition_before_the_subscription_and_was_never_stamped_is_not_waited_for() -> None:
+    world = World()
+    world.kafka.append(Partition("a", 1), value=b"from before", timestamp_ms=0)
+    world.sequencer.event_topics = ["b", "c"]
+    told = Told(world, topics="ab")
+    for name in "bb":
+        world.publish(name)
+    told.poll(100)
+    assert not [each for each in told.all if isinstance(each, Stalled)]
+
+
 def test_an_application_that_takes_its_time_is_no_stall() -> None:
     """What is not here yet comes when it takes more: nothing else was asked for meanwhile."""
     world = World()

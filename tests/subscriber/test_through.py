@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -187,6 +188,27 @@ def test_what_is_there_may_take_longer_to_be_read_than_a_start_may_wait() -> Non
     with pytest.raises(BrokerUnavailable, match=r"d\.grants could not be read to its end within 5 s"):
         world.subscriber("a", id="silent", transport=silent, start_timeout_s=5)
     other.close()
+
+
+@pytest.mark.parametrize("topic", ["d.grants", "d.stamps"])
+def test_a_reader_waits_for_its_beginning_while_something_comes_and_not_for_ever(topic: str) -> None:
+    world = World(stamps_partitions=1)
+    world.publish("a")
+    other = world.subscriber("a", id="other")
+    for _ in range(60):
+        other._session._requests.renew(other._session.generation, 2.0)
+        world.publish("b")
+        world.tick(0.01)
+    other.close()
+    settings: dict[str, Any] = {"domain": "d", "outage_timeout_s": 5, "clock": lambda: world.now}
+    slow, begun = world.transport(), world.now
+    slow.most = 1
+    Reader(["a", "b"], transport=slow, **settings).close()
+    assert world.now - begun > 10
+    silent = Late(world, topic, lambda: None)
+    silent.late_s = 1e6
+    with pytest.raises(BrokerUnavailable, match=rf"{topic} could not be read to its end within 5 s.*outage_timeout_s"):
+        Reader(["a", "b"], transport=silent, **settings)
 
 
 def test_a_subscriber_whom_answers_reach_late_begins_and_goes_on_while_others_are_answered_all_the_time() -> None:

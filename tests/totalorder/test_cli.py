@@ -29,6 +29,51 @@ def run(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
 
 
+PRINTING = """
+import sys
+import typer
+from totalorder.cli import app
+from rich.console import Console
+
+def forever(kind: str) -> None:
+    says = {"print": print, "flush": lambda text: print(text, flush=True), "rich": Console().print, "echo": typer.echo}
+    while True:
+        says[kind]("a line")
+
+def build() -> typer.Typer:
+    made = typer.Typer()
+    made.command()(forever)
+    return made
+
+app.build_app = build
+app.main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("kind", ["print", "flush", "rich", "echo"])
+def test_whoever_has_read_enough_ends_it_without_a_word(kind: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PRINTING, kind], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as printing:
+        assert printing.stdout is not None
+        assert printing.stderr is not None
+        assert printing.stdout.readline() == "a line\n"
+        printing.stdout.close()
+        assert printing.stderr.read() == ""
+        assert printing.wait(120) == 141
+
+
+def test_a_short_output_that_nobody_reads_ends_like_a_long_one() -> None:
+    command = [sys.executable, "-m", "totalorder.cli", "--version"]
+    reads, writes = os.pipe()
+    os.close(reads)
+    try:
+        done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    finally:
+        os.close(writes)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("words", [["--version"], ["bench", "kernel", "--help"]])
 def test_a_full_disk_is_told_in_words(words: list[str]) -> None:
@@ -283,6 +328,18 @@ def test_what_the_broker_cannot_do(broker: LocalBroker, words: list[str], messag
     assert done.returncode == 1
     assert message in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("words", [["publish"], ["topics", "retire"]])
+def test_a_topic_that_is_called_nearly_so_is_named(
+    broker: LocalBroker, new_topic: Callable[..., str], words: list[str]
+) -> None:
+    there = new_topic("payments")
+    done = run(*words, there.replace("payments", "paymnets"), "-b", broker.bootstrap_servers)
+    assert done.returncode == 1
+    assert "paymnets" in done.stderr
+    assert f"Did you mean {there!r}? " in done.stderr
 
 
 def read_all(broker: LocalBroker, topic: str) -> list[Any]:

@@ -74,6 +74,29 @@ def test_all_partitions_by_batch(run: Run) -> None:
     assert topics == set(TOPICS)
 
 
+def test_the_oldest_or_the_newest(run: Run, kafka: SimKafka) -> None:
+    assert lines_of(run, "--max", "2") == every(range(1, 3))
+    assert lines_of(run, "--last", "2") == every(range(BATCHES - 1, BATCHES + 1))
+    assert lines_of(run, "--last", "100") == every(range(1, BATCHES + 1))
+    assert lines_of(run, "--last", "1", "--partition", "2", "--from", "1") == [(BATCHES, 2)]
+    kafka.create("shop.grants", 1)
+    for g in range(1, 31):
+        answer = Retired(
+            topic=f"t{g}", topic_id="id", id="x", nonce="n", g=g, batch=g, offset=g, incarnation=1, lost={}
+        )
+        kafka.append(Partition("shop.grants", 0), value=encode_answer(answer), headers=[])
+    for words, expected in (((), range(1, 21)), (("--max", "3"), range(1, 4)), (("--last", "3"), range(28, 31))):
+        _, out, _ = run("--grants", "--json", *words)
+        assert [json.loads(line)["g"] for line in out.splitlines()] == list(expected)
+
+
+def test_the_oldest_and_the_newest_at_once_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        main(["inspect", "--last", "2", "--max", "2"])
+    assert done.value.code == 2
+    assert "--max is of the oldest, and --last of the newest" in capsys.readouterr().err
+
+
 def test_one_partition_from_an_offset(run: Run) -> None:
     assert lines_of(run, "--partition", "2") == every(range(1, BATCHES + 1), range(2, 3))
     assert lines_of(run, "--partition", "2", "--from", "3") == every(range(4, BATCHES + 1), range(2, 3))

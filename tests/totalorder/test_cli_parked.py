@@ -87,13 +87,15 @@ def test_replay_publishes_a_new_event_and_takes_the_parked_one_back(kafka: SimKa
     code, out, _ = run("replay", PARKING, "0@1", "0@0", "0@1")
     assert code == 0
     assert out.splitlines() == [
-        "0@1: orders#2 (orders[1]@1, g 3) is orders[1]@0, a new event",
-        "0@0: orders#1 (orders[1]@0, g 2) is orders[1]@1, a new event",
+        "0@1: orders#2 (orders[1]@1, g 3) is published again, as a new event at orders[1]@0",
+        "0@0: orders#1 (orders[1]@0, g 2) is published again, as a new event at orders[1]@1",
     ]
     published = [(record.key, record.value, record.headers) for record in kafka.ever(Partition("orders", 1))]
     assert published == [(b"k1", None, headers), (b"k0", b"v", headers)]
     assert places(run) == ["0@2"]
     assert run("replay", PARKING, "--all", "--to", "retry")[0] == 0
+    for command in ("replay", "drop"):
+        assert run(command, PARKING, "--all") == (0, "", f"nothing is parked on {PARKING}\n")
     assert [record.key for record in kafka.ever(Partition("retry", 0))] == [b"k2"]
     assert places(run) == []
 

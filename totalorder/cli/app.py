@@ -45,6 +45,10 @@ COMMANDS = (
     *("control-key", "bench"),
 )
 
+UNREAD = 128 + 13
+"""What a shell reports for a program that SIGPIPE ended, as `head` ends others: not 0, since what was left unread may
+be what the code would tell of, as an audit's verdict."""
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -80,8 +84,9 @@ def build_app() -> typer.Typer:
 def _end_unwritten(error: OSError) -> NoReturn:
     """The output cannot be written: its disk is full, or whoever read it has had enough and needs no word about it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python tries again at its end
-    if error.errno != errno.EPIPE:
-        print(f"totalorder: {error.strerror}. Make room where files or the output go.", file=sys.stderr)
+    if error.errno == errno.EPIPE:
+        sys.exit(UNREAD)
+    print(f"totalorder: {error.strerror}. Make room where files or the output go.", file=sys.stderr)
     sys.exit(1)
 
 
@@ -97,7 +102,7 @@ def _hear_sigint() -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line `args` (default: the process's own) and exit with its code.
 
-    0: done; 1: it failed; 2: wrong usage or settings; 130: Ctrl-C.
+    0: done; 1: it failed; 2: wrong usage or settings; 130: Ctrl-C; 141: whoever read the output has closed it.
     """
     try:
         try:
@@ -107,6 +112,10 @@ def main(args: Sequence[str] | None = None) -> None:
         finally:
             if sys.stdout is not None:  # it was closed by whoever started this
                 sys.stdout.flush()
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # click and rich, who print for us, end so too
+            _end_unwritten(end.__context__)
+        raise
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except ModuleNotFoundError as error:

@@ -2,11 +2,11 @@
 
 import json
 import textwrap
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import groupby, islice
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from totalorder.sequencer.stamps import Source, StampedBatch
     from totalorder.subscriber.transport import Partition, Record, Transport
 
+T = TypeVar("T")
 _ENTRIES_SHOWN = 12
+_MOST = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +54,18 @@ def run(
             help="Begin here, with --partition or --grants. Not given: at the oldest.",
         ),
     ] = None,
-    most: Annotated[int, typer.Option("--max", "-n", min=1, help="Show at most this many batches or answers.")] = 20,
+    most: Annotated[
+        int | None,
+        typer.Option("--max", "-n", min=1, help="Show at most this many batches or answers. Not given: 20."),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(
+            "--last",
+            min=1,
+            help="Show this many of the newest batches or answers instead; reads what comes before too.",
+        ),
+    ] = None,
     grants: Annotated[bool, typer.Option("--grants", help="Show the answers on grants instead of stamps.")] = False,
     domain: Domain = DEFAULT_DOMAIN,
     bootstrap_servers: BootstrapServers = DEFAULT_BOOTSTRAP_SERVERS,
@@ -65,6 +78,8 @@ def run(
             "--from is an offset of one partition, and stamps have several",
             remedy="Give --partition with it, or --grants",
         )
+    if most is not None and last is not None:
+        raise SettingsError("--max is of the oldest, and --last of the newest", remedy="Leave one of them out")
     settings = kafka_settings(kafka)
 
     from rich.console import Console
@@ -78,15 +93,22 @@ def run(
         console = Console(soft_wrap=True, highlight=False)
         if grants:
             (at,) = _partitions(transport, names.grants, 0)
-            _show_answers(console, records_of(transport, at, from_offset), most, as_json=as_json)
+            _show_answers(
+                console, _some(_answered(records_of(transport, at, from_offset)), most, last), as_json=as_json
+            )
         else:
             read = [
                 _batches(records_of(transport, at, from_offset), domain, at.number)
                 for at in _partitions(transport, names.stamps, partition)
             ]
-            _show_batches(console, read, most, as_json=as_json)
+            _show_batches(console, _some(_by_batch(read), most, last), as_json=as_json)
     finally:
         transport.close()
+
+
+def _some(all_: Iterator[T], most: int | None, last: int | None) -> Iterable[T]:
+    """The first or the last of them; of the latter no more are held."""
+    return islice(all_, most or _MOST) if last is None else deque(all_, maxlen=last)
 
 
 def _partitions(transport: "Transport", topic: str, chosen: int | None) -> list["Partition"]:
@@ -116,14 +138,21 @@ def _batches(records: Iterator["Record"], domain: str, partition: int) -> Iterat
             yield batch, record
 
 
-def _show_batches(
-    console: "Console", read: Sequence[Iterator[tuple["StampedBatch", "Record"]]], most: int, *, as_json: bool
-) -> None:
+def _by_batch(
+    read: Sequence[Iterator[tuple["StampedBatch", "Record"]]],
+) -> Iterator[list[tuple["StampedBatch", "Record"]]]:
     """Of each batch what every partition has of it; a batch that was written again stands there again."""
     # Each partition is in this order by itself, and may begin later than another, by retention.
     merged = merge(*read, key=lambda found: (found[0].batch, found[0].incarnation, found[0].partition))
+    for _, found in groupby(merged, key=lambda found: found[0].batch):
+        yield list(found)
+
+
+def _show_batches(
+    console: "Console", batches: Iterable[list[tuple["StampedBatch", "Record"]]], *, as_json: bool
+) -> None:
     shown = False
-    for _, found in islice(groupby(merged, key=lambda found: found[0].batch), most):
+    for found in batches:
         shown = True
         if as_json:
             for batch, record in found:
@@ -253,23 +282,26 @@ def _show_stamps(console: "Console", batch: "StampedBatch", record: "Record") ->
 # --- grants -----------------------------------------------------------------------------------------------------------
 
 
-def _show_answers(console: "Console", records: Iterator["Record"], most: int, *, as_json: bool) -> None:
+def _answered(records: Iterator["Record"]) -> Iterator[tuple["Answer", "Record"]]:
+    from totalorder.sequencer.control import decode_answer
+
+    for record in records:
+        if record.value is not None:
+            yield decode_answer(record.value), record
+
+
+def _show_answers(console: "Console", answers: Iterable[tuple["Answer", "Record"]], *, as_json: bool) -> None:
     from rich.markup import escape
 
-    from totalorder.sequencer.control import decode_answer, encode_answer
+    from totalorder.sequencer.control import encode_answer
 
-    shown = 0
-    for record in records:
-        if record.value is None:
-            continue
-        answer = decode_answer(record.value)
+    shown = False
+    for answer, record in answers:
+        shown = True
         if as_json:
             print(json.dumps({"kafka_offset": record.offset} | json.loads(encode_answer(answer)), ensure_ascii=False))
         else:
             console.print(escape(f"@{record.offset:<6} g {answer.g:<8} {_told(answer)}"))
-        shown += 1
-        if shown == most:
-            return
     if not shown and not as_json:
         console.print("There is no answer there.")
 

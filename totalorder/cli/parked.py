@@ -78,7 +78,7 @@ def list_(
     for where, (_, parked) in found.items():
         print(_json_line(where, parked) if as_json else _text_line(where, parked))
     if not found:
-        print(f"nothing is parked on {topic}", file=sys.stderr)
+        _tell_nothing(topic)
 
 
 def replay(
@@ -88,7 +88,9 @@ def replay(
     to: Annotated[
         str | None,
         typer.Option(
-            "--to", metavar="TOPIC", help="To this Kafka topic, that fewer subscribe to, instead of their own."
+            "--to",
+            metavar="TOPIC",
+            help="Publish them to this Kafka topic instead of their own: one that only those read who lack them.",
         ),
     ] = None,
     client: Annotated[
@@ -110,7 +112,8 @@ def replay(
             target = _target(transport, parked, to)
             offset = transport.send(target, parked.key, parked.value, headers=parked.headers)
             transport.send(at, parked.about.key, None)
-            print(f"{where}: {_event(parked)} is {target.topic}[{target.number}]@{offset}, a new event", flush=True)
+            place = f"{target.topic}[{target.number}]@{offset}"
+            print(f"{where}: {_event(parked)} is published again, as a new event at {place}", flush=True)
 
 
 def drop(
@@ -147,9 +150,12 @@ def _chosen(
 ) -> "list[tuple[str, Partition, Parked]]":
     if bool(places) == everything:
         raise SettingsError(
-            "places, or --all, say which ones", remedy="Give one of both: places as `list` names them, or --all"
+            "places and --all are both given" if places else "which of the parked events is not said",
+            remedy="Give one of both: places as `list` names them, or --all",
         )
     found = _parked(transport, topic)
+    if everything and not found:
+        _tell_nothing(topic)
     absent = [where for where in places or () if where not in found]
     if absent:
         raise Error(
@@ -197,6 +203,10 @@ def _check_lasts(transport: "Transport", topic: str) -> None:
             "run() parks on no such topic",
             remedy="Give the one that run() was given as `park`",
         )
+
+
+def _tell_nothing(topic: str) -> None:
+    print(f"nothing is parked on {topic}", file=sys.stderr)
 
 
 def _tell_foreign(topic: str, count: int) -> None:

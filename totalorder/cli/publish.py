@@ -10,7 +10,14 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from totalorder.cli.options import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, Json, Kafka, kafka_settings
+from totalorder.cli.options import (
+    DEFAULT_BOOTSTRAP_SERVERS,
+    BootstrapServers,
+    Json,
+    Kafka,
+    did_you_mean,
+    kafka_settings,
+)
 from totalorder.errors import Error, SettingsError
 
 if TYPE_CHECKING:
@@ -111,8 +118,11 @@ def _require_topic(topic: str, bootstrap_servers: str, settings: dict[str, str])
     from totalorder import kafka_clients
 
     with kafka_clients.admin(bootstrap_servers, settings) as admin:
-        if topic not in admin.list_topics():
-            raise Error(f"There is no topic {topic!r}", remedy=f"Create it: totalorder topics --create {topic}")
+        if topic not in (there := admin.list_topics()):
+            raise Error(
+                f"There is no topic {topic!r}",
+                remedy=f"{did_you_mean(topic, there)}Create it: totalorder topics --create {topic}",
+            )
 
 
 def _publish(

@@ -15,6 +15,7 @@ from totalorder.cli.options import (
     Domain,
     Json,
     Kafka,
+    did_you_mean,
     kafka_settings,
     said_if_long,
 )
@@ -71,10 +72,11 @@ def _id_of(topic: str, bootstrap_servers: str, settings: dict[str, str]) -> str:
 
     with kafka_clients.kafka_errors(bootstrap_servers), kafka_clients.admin(bootstrap_servers, settings) as admin:
         (found,) = admin.describe_topics([topic])
+        there = admin.list_topics() if found["error_code"] else ()
     if found["error_code"]:
         raise Error(
             f"There is no topic {topic!r} on {bootstrap_servers}",
-            remedy="Check its name. One that was deleted is retired by the job itself.",
+            remedy=f"{did_you_mean(topic, there)}Check its name. One that was deleted is retired by the job itself.",
         )
     return str(found["topic_id"])
 
