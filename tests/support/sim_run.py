@@ -20,7 +20,7 @@ LINEAGE_EVERY = 10
 """The lineage of each so many-th world is made and judged too."""
 READERS_EVERY = 5
 """Readers look at each so many-th."""
-WALKS_EVERY = 1
+WALKS_EVERY = 5
 """Whole states are walked at each so many-th chance (sequencer/invariants.py)."""
 LIMIT_S = 100
 """No world takes so much time of a core."""
