@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 from engine_world import configs, rows_of, run
-from reference import Change, Event
+from reference import Change, Event, Item
 
 from totalorder.sequencer import groups, invariants
 from totalorder.sequencer.state import State
 
-ITEMS = [Change("s", frozenset("ab")), Event("a"), Event("a"), Event("b"), Event("a")]
+ITEMS: list[Item] = [Change("s", frozenset("ab")), Event("a"), Event("a"), Event("b"), Event("a")]
 
 
 def test_each_so_many_th_chance_is_taken_counted_anew_for_each_run() -> None:
