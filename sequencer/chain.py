@@ -46,6 +46,7 @@ class Chain:
             self.repeated += 1
             return False
         self._check_follows(batch, *self._last)
+        assert batch.batch == self.last + 1, f"{self._name} takes in batch {batch.batch} behind {self.last}"
         self._incarnation = batch.incarnation
         self._last = (batch.batch, batch.digest, batch.g)
         self._digests[batch.batch] = batch.digest

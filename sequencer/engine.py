@@ -14,6 +14,7 @@ from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.control import Answer, BadRequest, Claim, Retire, claim_in, parse_request, skips_in
 from totalorder.sequencer.draft import Draft
+from totalorder.sequencer.invariants import check_step, due
 from totalorder.sequencer.limits import MAX_KAFKA_TOPICS
 from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.numbering import present
@@ -118,6 +119,8 @@ def step(
     run = _Run(state, batch, starts, signatures, late=len(late))
     run.walk()
     after, effects = run.finish()
+    if due():
+        check_step(state, after, effects.events)
     return after, replace(effects, asked_at=asked_at)
 
 
@@ -237,6 +240,8 @@ class _Run:
             lost = self._without_late(lost)
         np.maximum.at(self.next_offsets, self.source[lost], batch.offset[lost] + 1)
         advanced = np.flatnonzero(self.next_offsets != self.begins)
+        rises = self.next_offsets[advanced] > self.begins[advanced]
+        assert rises.all(), f"the next offset of {self.draft.source(int(advanced[np.argmin(rises)]))} fell"
         frontier = StampedBatch(
             domain=cold.config.domain,
             partition=0,
@@ -287,7 +292,16 @@ class _Run:
             controls=len(batch.control),
             unsigned=self.registry.unsigned,
         )
+        self._check_counts(hot, cold, effects.events)
         return State(hot=hot, cold=cold), effects
+
+    def _check_counts(self, hot: Hot, cold: Cold, events: int) -> None:
+        """Every position of π is an event's or an answer's, and every name has its counter."""
+        former, answers = self.before.hot, len(self.registry.answers)
+        assert hot.g == former.g + events + answers, f"g {former.g} to {hot.g} for {events} events, {answers} answers"
+        assert former.control_g <= hot.control_g <= hot.g, f"control_g {hot.control_g} behind g {hot.g}, or it fell"
+        assert len(hot.clocks) == len(hot.last_g) == len(cold.topics), "a topic without its clock"
+        assert len(hot.next_offsets) == len(cold.sources), "an event partition without its next offset"
 
     @property
     def _retires(self) -> bool:

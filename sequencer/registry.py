@@ -85,6 +85,7 @@ class Registry:
 
     def handle(self, value: bytes, offset: int, next_offsets: Ints) -> None:
         """Applies the control record at `offset` at the next position of π; what it skips moves `next_offsets`."""
+        answered, g = len(self.answers), self._stamper.g
         try:
             request = parse_request(value, self._signatures)
             if isinstance(request, Retire):
@@ -106,6 +107,8 @@ class Registry:
                 **self._stem(),
             )
             self.answers.append(answer)
+        assert len(self.answers) == answered + 1, f"the request at offset {offset} of control has not one answer"
+        assert self._stamper.g == g + 1, f"the request at offset {offset} of control has not taken one position"
 
     def _retire(self, request: Retire, offset: int, next_offsets: Ints) -> None:
         """Of one that is retired already this changes nothing, and says the same again."""

@@ -52,6 +52,14 @@ def require_sound(states: Sequence[State], domain: str, batch: int, name: str) -
         ) from None
 
 
+def check_state(state: State, batch: int) -> None:
+    """ValueError where this is not the state of one shard behind the batch."""
+    config = state.cold.config
+    _check_cold(state.cold)
+    _check_config(config, config, config.shard, config.shards, config.domain)
+    _check_hot(state.hot, state.cold, config, batch)
+
+
 def _check_config(config: EngineConfig, first: EngineConfig, shard: int, shards: int, domain: str) -> None:
     _require((config.domain, config.shard, config.shards) == (domain, shard, shards), "another domain or shard")
     for field in fields(EngineConfig):

@@ -50,6 +50,7 @@ class Stamper:
         size = len(self._draft.topics)
         if size == len(self.clocks):
             return
+        assert size > len(self.clocks), "topics are numbered for ever"
         if size > len(self._room[0]):
             none = np.zeros(max(size, 2 * len(self.clocks)) - len(self.clocks), dtype=np.int64)
             self._room = [np.append(column[: len(self.clocks)], none) for column in self._room]
@@ -81,7 +82,10 @@ class Stamper:
         groups = self._groups(distinct)
         every = self._draft.config.keyframe_every
         stamped = stamp_run(of_group, groups, every, self.g, self.clocks, self.last_g, self._recency)
-        self.g += len(topic)
+        before, self.g = self.g, self.g + len(topic)
+        if len(stamped.g):
+            assert before < stamped.g[0] <= stamped.g[-1] <= self.g, "a run's stamps lie within its positions"
+        assert stamped.entry_start[-1] == len(stamped.entry_topic), "a run's entries are its rows'"
         own = distinct[groups.own].tolist()
         for number in own:
             self._owed.pop(number, None)

@@ -94,7 +94,7 @@ class ShardProcessor(StatefulProcessor):
         self._topics = DomainTopics(domain=plan.config.domain)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """See `Parts`."""
+        """See `StateParts`."""
         self._value = handle.getValueState("part", _STATE)
         self._client: Any = handle._statefulProcessorApiClient
 
@@ -111,7 +111,7 @@ class ShardProcessor(StatefulProcessor):
             raise WorkerFailure(error) from error
 
     def _step(self, key: int, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
-        shard, parts = self._plan.shard_of[key], Parts(self._value, self._client, key)
+        shard, parts = self._plan.shard_of[key], StateParts(self._value, self._client, key)
         config = replace(self._plan.config, shard=shard)
         values = [
             (bytes(value), int(ms)) for frame in rows for value, ms in zip(frame[CHUNK], frame[TIME_MS], strict=True)
@@ -135,7 +135,7 @@ class ShardProcessor(StatefulProcessor):
         records[FIGURES] = [figures] + [""] * (len(records) - 1)  # every shard has at least one record a batch
         return records
 
-    def _take(self, state: State, after: State, effects: Effects, time_ms: int, parts: "Parts") -> None:
+    def _take(self, state: State, after: State, effects: Effects, time_ms: int, parts: "StateParts") -> None:
         """The state behind a batch is kept; StateError or Error where the batch may not be."""
         require_agreement(self._plan.tails, after.hot.batch, after.hot.digests, time_ms)
         if effects.unroutable and self._plan.fail_unroutable:
@@ -146,7 +146,7 @@ class ShardProcessor(StatefulProcessor):
             )
         self._save(after, parts, cold_changed=effects.cold_changed or state.hot.batch == 0)
 
-    def _plant(self, seeds: Sequence[Seed], config: EngineConfig, parts: "Parts") -> None:
+    def _plant(self, seeds: Sequence[Seed], config: EngineConfig, parts: "StateParts") -> None:
         """Begins with what was recovered."""
         if len(seeds) != 1 or parts.hot() is not None:
             raise StateError(
@@ -157,7 +157,7 @@ class ShardProcessor(StatefulProcessor):
         state.require(config)
         self._save(state, parts, cold_changed=True)
 
-    def _load(self, config: EngineConfig, parts: "Parts") -> State:
+    def _load(self, config: EngineConfig, parts: "StateParts") -> State:
         state = self._saved(config, parts)
         if state is None and self._plan.is_recovered:
             raise _missing("whole")
@@ -168,7 +168,7 @@ class ShardProcessor(StatefulProcessor):
         require_agreement(self._plan.tails, state.hot.batch, state.hot.digests, None)
         return state
 
-    def _saved(self, config: EngineConfig, parts: "Parts") -> State | None:
+    def _saved(self, config: EngineConfig, parts: "StateParts") -> State | None:
         """The state as it was last written, None where there is none; StateError when a part is missing.
 
         Hot names the cold part that it belongs to: a worker that remembers that one does not ask Java for it.
@@ -181,7 +181,7 @@ class ShardProcessor(StatefulProcessor):
         parts.cold_digest = hot[:_DIGEST_BYTES]
         return State(hot=decode_hot(hot[_DIGEST_BYTES:]), cold=self._cold_part(config, parts))
 
-    def _cold_part(self, config: EngineConfig, parts: "Parts") -> Cold:
+    def _cold_part(self, config: EngineConfig, parts: "StateParts") -> Cold:
         key = (config.identity, config.shard)
         known, cold_part = remembered.get(key, (b"", None))
         if cold_part is None or known != parts.cold_digest:
@@ -192,7 +192,7 @@ class ShardProcessor(StatefulProcessor):
             remembered[key] = parts.cold_digest, cold_part
         return cold_part
 
-    def _save(self, after: State, parts: "Parts", *, cold_changed: bool) -> None:
+    def _save(self, after: State, parts: "StateParts", *, cold_changed: bool) -> None:
         if cold_changed:
             cold = encode_cold(after.cold)
             parts.save_cold(cold)
@@ -200,7 +200,7 @@ class ShardProcessor(StatefulProcessor):
         parts.save_hot(parts.cold_digest + encode_hot(after.hot))
 
 
-class Parts:
+class StateParts:
     """The two parts of a shard's state: hot is written every batch, cold when names or subscriptions change.
 
     Java sets a state variable up anew for every batch, which costs more than all that is done with it, and a map costs

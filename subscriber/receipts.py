@@ -47,7 +47,7 @@ class _Span(NamedTuple):
         return cls(columns, names, [item.source], generation, item.sequence, through, True, delivered_ms)
 
 
-class Journal:
+class ReceiptLog:
     """Deliveries in their order. What cannot be sent stays: a receipt may be sent twice, and none is lost.
 
     Nothing is kept or sent before `open`. `clock` and `wall_clock` give seconds: one for waits, the other since 1970.

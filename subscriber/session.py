@@ -46,7 +46,7 @@ from totalorder.subscriber.position import Position
 from totalorder.subscriber.positions import Positions
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.ready import Ready
-from totalorder.subscriber.receipts import Journal
+from totalorder.subscriber.receipts import ReceiptLog
 from totalorder.subscriber.requests import Requests
 from totalorder.subscriber.seeing import Seeing, lag_s
 from totalorder.subscriber.session_settings import SessionSettings
@@ -121,7 +121,7 @@ class Session:
             transport, id=settings.id, domain=settings.domain, nonce=nonce, wait=self._await, signer=settings.signer()
         )
         self._deadline = 0.0
-        self._journal = Journal(
+        self._receipt_log = ReceiptLog(
             transport, domain=settings.domain, id=settings.id, nonce=nonce, clock=clock, wall_clock=wall_clock
         )
         watch = Watch(id=settings.id, domain=settings.domain, stalled_after_s=settings.stalled_after_s)
@@ -184,7 +184,7 @@ class Session:
             stored=self.stored is not None,
         )
         if self._settings.receipts:
-            self._journal.open(self._partition_of_id(self._names.receipts, _RECEIPTS_REMEDY))
+            self._receipt_log.open(self._partition_of_id(self._names.receipts, _RECEIPTS_REMEDY))
         try:
             assert self._history is not None
             topics = self._choosing.chosen(choice, () if self._settings.begin_anew else self._history.held())
@@ -225,7 +225,7 @@ class Session:
             elif granted is not None:
                 position = Progress.at(granted)
         self._began_g, self._promised_before = None if position is None else position.g, promised
-        self._journal.behind_g = before_subscription(position, self.grant)
+        self._receipt_log.behind_g = before_subscription(position, self.grant)
         self._machine = Delivery(
             id=self._settings.id,
             nonce=self._nonce,
@@ -484,13 +484,13 @@ class Session:
         is_due = now >= self._save_at or (self._renew_at is not None and now >= self._renew_at)
         if now >= self._pump_at and self.ready:
             self.pump(0.0)
-        elif is_due or self.finished is not None or self._journal.full:
+        elif is_due or self.finished is not None or self._receipt_log.full:
             self._keep()
 
     def _keep(self) -> None:
         """Renews the lease, sends receipts and saves the position when it is time."""
-        if self._journal.full:
-            self._journal.send()
+        if self._receipt_log.full:
+            self._receipt_log.send()
         now = self._clock()
         try:
             if self._renew_at is not None and now >= self._renew_at and self.finished is None:
@@ -498,8 +498,8 @@ class Session:
                 self._requests.renew(self.generation, _TIMED_SEND_S)
                 self.seeing.asked()
                 self._renew_at = now + self._settings.lease_s / 3
-            if self._journal.due:
-                self._journal.send(_TIMED_SEND_S)
+            if self._receipt_log.due:
+                self._receipt_log.send(_TIMED_SEND_S)
             if self.generation and now >= self._save_at:
                 self.save(timeout_s=_TIMED_SEND_S)
         except BrokerUnavailable:
@@ -523,13 +523,13 @@ class Session:
         event = self.ready.made
         if not isinstance(event, Event) or event.g > self._allowed_g:
             return None
-        if self._clock() >= self._at_once_until or self.held or self._journal.full:
+        if self._clock() >= self._at_once_until or self.held or self._receipt_log.full:
             return None
         _, item, at = self.ready.pop()
         self.handed = event.sequence
         if event.g > self._handed_g:
             self._handed_g = event.g
-        self._journal.note_next(item, at, self.generation)
+        self._receipt_log.note_next(item, at, self.generation)
         return event
 
     def hand_out(self) -> Event | Lost | None:
@@ -545,7 +545,7 @@ class Session:
         event, item, at = self.ready.pop()
         self.handed, self._handed_g = event.sequence, max(self._handed_g, event.g)
         now = self._clock()
-        self._journal.note(item, at, at + 1, self.generation)
+        self._receipt_log.note(item, at, at + 1, self.generation)
         if not self.seeing.news and self.seeing.through is None:
             renew_at = math.inf if self._renew_at is None else self._renew_at
             self._at_once_until = min(now + _AT_ONCE_S, self._pump_at, self._save_at, renew_at)
@@ -570,7 +570,7 @@ class Session:
             else:
                 parts.append(item)
                 self._handed_g = max(self._handed_g, int(item.rows.g.max()))
-            self._journal.note(item, 0, size, self.generation)
+            self._receipt_log.note(item, 0, size, self.generation)
             most -= size
         batch = EventBatch(tuple(lost), parts, self.ready.origin)
         self.handed = max(self.handed, batch.sequence)
@@ -706,7 +706,7 @@ class Session:
         done, size = self._done_of(effect), 1 if isinstance(effect, DeliverLost) else len(effect)
         if done:
             # A former process handed it out, and may have been killed before it told of that.
-            self._journal.note(effect, 0, done, self.generation)
+            self._receipt_log.note(effect, 0, done, self.generation)
             self.handed = (effect.sequence if isinstance(effect, DeliverLost) else effect.first) + done - 1
             self.already_done += done
             self._machine.acknowledge(self.handed)
@@ -770,7 +770,7 @@ class Session:
                 )
         elif always or position != self._positions.saved:
             # A position is a promise not to deliver again: without its receipt the delivery would be lost to audits.
-            self._journal.send(timeout_s)
+            self._receipt_log.send(timeout_s)
             self._write_position(position, max(self._positions.promised, self._next_g()), timeout_s)
 
     def _save_last(self) -> None:
@@ -814,7 +814,7 @@ class Session:
     def close(self, *, save: bool) -> None:
         """Sends receipts, saves what was acknowledged, and lets go of the transport."""
         try:
-            self._journal.send()
+            self._receipt_log.send()
             if save and self.generation:
                 self._save_last()
         except BrokerUnavailable as error:

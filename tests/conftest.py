@@ -11,6 +11,7 @@ from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
+from totalorder.sequencer import invariants
 
 NewTopic = Callable[..., str]
 
@@ -19,6 +20,8 @@ settings.register_profile("totalorder", deadline=None, print_blob=True)
 settings.load_profile("totalorder")
 
 
+_WALKS_EVERY = 7
+"""Whole states are walked at each so many-th chance (sequencer/invariants.py)."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,6 +42,13 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
     finally:
         for number, handler in former.items():
             signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _whole_states() -> Iterator[None]:
+    """Dear invariants are looked at in the process of the tests."""
+    with invariants.looking(_WALKS_EVERY):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from totalorder.sequencer.control import Skipped
 from totalorder.sequencer.position import Progress
 from totalorder.sequencer.stamps import Source
 from totalorder.subscriber.delivery.events import Events
-from totalorder.subscriber.delivery.rows import Rows, groups
+from totalorder.subscriber.delivery.rows import Rows, counts, groups
 from totalorder.subscriber.delivery.sets import Sets
 from totalorder.subscriber.delivery.stamps import Stamps
 from totalorder.subscriber.delivery.switches import Switch
@@ -51,6 +51,7 @@ class Acknowledged:
                 f"{self.delivered - self.sequence} events were delivered and not acknowledged",
                 remedy="Call ack() as events are done",
             )
+        assert self._settled <= self.sequence <= self.delivered, "what is acknowledged was delivered"
         self.delivered += count
         self._waiting.append(item)
         return first
@@ -83,6 +84,7 @@ class Acknowledged:
             else:
                 self._settle(item)
             self._waiting.popleft()
+        assert self._settled <= self.sequence, "what is settled was acknowledged"
 
     def drop(self, generation: int, g: int) -> None:
         """What was owed is given up: all is acknowledged, and no set is in force any more since `g`."""
@@ -106,6 +108,26 @@ class Acknowledged:
                 continue
             offsets[source] = max(acked_to, known if owed is None else min(known, owed))
         return offsets
+
+    @property
+    def rows(self) -> Rows:
+        """What is delivered and not settled, of what is stamped."""
+        return Rows.joined([item for item in self._waiting if isinstance(item, Rows)])
+
+    def check_whole(self, g: int, clock: Mapping[int, int]) -> None:
+        """Dear (sequencer/invariants.py): delivery has come to `g`, and of the set in force to this clock."""
+        assert self._settled <= self.sequence <= self.delivered, "more is settled or acknowledged than was delivered"
+        waiting = sum(_size(item) for item in self._waiting if not isinstance(item, Switch))
+        assert waiting == self.delivered - self._settled, f"{waiting} deliveries wait, and other numbers are counted"
+        assert self.g <= g, f"g {self.g} is acknowledged, and {g} delivered"
+        assert self.clock.keys() == self.topics.keys(), "what is acknowledged has no clock of its own set"
+        changes = [item for item in self._waiting if isinstance(item, Switch)]
+        assert changes == list(self.passed), "changes that were passed are not those among what waits"
+        if not changes:
+            reached = dict(self.clock)
+            for topic, count in counts(self.rows.topic):
+                reached[topic] += count
+            assert reached == dict(clock), f"deliveries have come to {dict(clock)}, and as they wait to {reached}"
 
     def _settle(self, item: Rows | Skipped) -> None:
         self._settled += _size(item)

@@ -32,6 +32,8 @@ That it is the next holds where all before it are delivered."""
 _UNKNOWN = -1
 _OFFSET_TOPIC_G = [4, 0, 2]
 """Lines of Rows.table."""
+NONE: Ints = np.zeros((3, 0), dtype=np.int64)
+"""No offsets, topic ids and g."""
 
 
 class EventBlock(NamedTuple):
@@ -67,6 +69,9 @@ class EventPartition:
 
     def hold(self, held: Ints, handles: list[object]) -> None:
         """More events wait."""
+        assert held.shape[1] == len(handles), "each event that waits has its handle"
+        rises = not self.handles or held[0, 0] > self.held[0, -1]
+        assert rises, f"{source_name(self.source)} holds offsets that do not rise"
         self.held = np.concatenate((self.held, held), axis=1) if self.handles else held
         self.handles += handles
 
@@ -78,9 +83,20 @@ class EventPartition:
 
     def release(self, count: int) -> list[object]:
         """The first ones wait no longer."""
+        assert count <= len(self.handles), f"{count} events of {source_name(self.source)} are let go, and fewer wait"
         released, self.handles = self.handles[:count], self.handles[count:]
         self.held = self.held[:, count:]
         return released
+
+    def check_whole(self, max_buffered: int) -> None:
+        """Dear (sequencer/invariants.py)."""
+        name, offsets = source_name(self.source), self.held[0]
+        assert self.held.shape == (3, len(self.handles)), f"{name} holds other events than it has handles of"
+        assert (offsets[1:] > offsets[:-1]).all(), f"{name} holds offsets that do not rise"
+        assert not len(offsets) or offsets[-1] < self.received_to, f"{name} holds what has not come"
+        assert len(offsets) < max_buffered or self.paused, f"{name} holds {len(offsets)} events, and is not paused"
+        assert not self.paused or len(offsets) > max_buffered // 2, f"{name} is paused for {len(offsets)} events"
+        self.owed.check_whole()
 
     def found_behind(self, offset: int) -> int:
         """Where reading went on behind an offset that is lost, as far as that is known; GONE where its topic is."""
@@ -362,7 +378,8 @@ class Events:
             places = np.arange(len(rows))[at]
             came = places[here[at]]
             self._check(rows, came, state)
-            state.delivered_to = int(rows.offset[places[-1]]) + 1
+            before, state.delivered_to = state.delivered_to, int(rows.offset[places[-1]]) + 1
+            assert before < state.delivered_to, f"{source_name(state.source)} is delivered again from {before} on"
             state.owed.deliver(len(places))
             handles = state.release(len(came))
             states.append(state)
@@ -444,11 +461,35 @@ class Events:
                 self.check_first(state)
         return True
 
+    def check_whole(self, rows: Rows) -> None:
+        """Dear (sequencer/invariants.py): rows are those that are in the order and not delivered."""
+        in_order = by_source(rows)
+        for number, (source, owed) in enumerate(zip(self.sources, self.owed, strict=True)):
+            name, state = source_name(source), self.read.get(source)
+            stamped = in_order.get(number, NONE)
+            stamped = stamped[:, np.argsort(stamped[0], kind="stable")]
+            assert np.array_equal(stamped, owed.pending), f"what is in the order of {name} is not what is owed of it"
+            assert state is not None or owed.next is None, f"{name} owes an event and is not read"
+            assert state is None or state.owed is owed, f"{name} owes two things"
+        for source, state in self.read.items():
+            name = source_name(source)
+            state.check_whole(self._max_buffered)
+            assert self._wanted(state.held, state).all(), f"{name} holds an event that no set wants"
+            first = state.owed.next
+            assert first is None or first >= state.delivered_to, f"{name} owes what lies before its deliveries"
+            assert (source in self._unready) == (state.ready_batch > 0), f"{name} waits for a batch, or does not"
+        assert self._unready <= self.read.keys(), "what is not read waits for a batch"
+
     def _is_skipped(self, source: Source, offsets: Ints) -> Bools:
         found = np.zeros(len(offsets), dtype=np.bool_)
         for begin, end in self._skipped.get(source, ()):
             found |= (begin <= offsets) & (offsets < end)
         return found
+
+
+def by_source(rows: Rows) -> dict[int, Ints]:
+    """By event partition's number the offsets, topic ids and g of rows."""
+    return {number: rows.table[_OFFSET_TOPIC_G][:, at] for number, at in groups(rows.source)} if len(rows) else {}
 
 
 def ranges(answer: Skipped) -> list[tuple[Source, int, int]]:
@@ -458,4 +499,9 @@ def ranges(answer: Skipped) -> list[tuple[Source, int, int]]:
 
 def place(source: Source, offset: int) -> str:
     """An offset of an event partition, for messages."""
-    return f"{source.topic}[{source.partition}]@{offset}"
+    return f"{source_name(source)}@{offset}"
+
+
+def source_name(source: Source) -> str:
+    """An event partition, for messages."""
+    return f"{source.topic}[{source.partition}]"

@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from totalorder.errors import Contradiction, Fenced
 from totalorder.sequencer.control import Answer, Ended, Grant, Link, Retired, Skipped
+from totalorder.sequencer.invariants import due
 from totalorder.sequencer.numbering import differences
 from totalorder.sequencer.position import Progress, StampsMark
 from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
@@ -384,10 +385,11 @@ class Delivery:
 
     def _deliver(self, rows: Rows, found: Found) -> None:
         lost = np.flatnonzero(found == LOST)
-        self._check(rows)
+        self._follow(rows)
         behind = [self._events.found_behind(int(rows.source[at]), int(rows.offset[at])) for at in lost.tolist()]
         first = self._acked.count(rows)
         handles, partitions = self._events.release(rows, found == HERE)
+        assert len(handles) == len(rows) == self._acked.delivered - first + 1, "each delivery has its handle and number"
         start = 0
         for end, found_at in zip([*lost.tolist(), len(rows)], [*behind, 0], strict=True):
             if end > start:
@@ -398,7 +400,7 @@ class Delivery:
         self._events.go_on(partitions)
         self._stamps.deliver(rows.mark)
 
-    def _check(self, rows: Rows) -> None:
+    def _follow(self, rows: Rows) -> None:
         """They follow each other, and what was delivered; clocks and the place move."""
         for topic, at in groups(rows.topic):
             n, before = rows.n[at], self._clock[topic]
@@ -491,7 +493,19 @@ class Delivery:
             remedy="Nothing contradictory was delivered. Find out who else writes to the domain or recreated a topic",
         )
 
+    def _check_whole(self) -> None:
+        """Dear (sequencer/invariants.py): what the parts know of each other agrees."""
+        rows = self._order.rows
+        self._sets.check_whole(self._g)
+        self._stamps.check_whole(rows.mark, np.concatenate((rows.mark, self._acked.rows.mark)))
+        self._events.check_whole(rows)
+        self._order.check_whole(self._clock)
+        self._acked.check_whole(self._g, self._clock)
+        assert self._clock.keys() == self._sets.topics.keys(), "delivery has no clock of the set in force"
+
     def _flush(self) -> list[Effect]:
+        if not self._dropped and due():
+            self._check_whole()
         done = list(self._effects)
         self._effects.clear()  # the parts of the machine write to this very list
         return done

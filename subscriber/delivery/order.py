@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.subscriber.delivery.events import NOT_YET
-from totalorder.subscriber.delivery.rows import Rows, groups
+from totalorder.subscriber.delivery.rows import Rows, counts, groups
 
 Found = npt.NDArray[np.int8]
 Taken = tuple[Rows, Found]
@@ -75,6 +75,15 @@ class Order(Protocol):
         """Its row."""
         ...
 
+    @property
+    def rows(self) -> Rows:
+        """All of them, in the order of g."""
+        ...
+
+    def check_whole(self, delivered: Clock) -> None:
+        """Dear (sequencer/invariants.py): `delivered` is LC of what was taken."""
+        ...
+
     def __len__(self) -> int: ...
 
 
@@ -102,6 +111,22 @@ class Line:
         heads = [queue[0] for queue in (self._placed, *self._behind.values()) if queue]
         first = min(heads, key=lambda rows: int(rows.g[0]), default=None)
         return None if first is None else first.part(0, 1)
+
+    @property
+    def rows(self) -> Rows:
+        """See Order."""
+        return _merged([*self._placed, *(rows for queue in self._behind.values() for rows in queue)])
+
+    def check_whole(self, delivered: Clock) -> None:
+        """See Order."""
+        for queue in (self._placed, *self._behind.values()):
+            assert all(map(len, queue)), "there are empty rows in line"
+            g = Rows.joined(list(queue)).g
+            assert (g[1:] >= g[:-1]).all(), "what is in line is not in the order of g"
+        clock = dict(delivered)
+        for topic, count in counts(Rows.joined(list(self._placed)).topic):
+            clock[topic] += count
+        assert clock == self._clock, f"the line has come to {self._clock}, and by its rows to {clock}"
 
     def add(self, partition: int, rows: Rows) -> None:
         """See Order."""
@@ -200,6 +225,16 @@ class Pool:
     def first(self) -> Rows | None:
         """See Order."""
         return self._rows.part(0, 1) if len(self._rows) else None
+
+    @property
+    def rows(self) -> Rows:
+        """See Order."""
+        return self._rows
+
+    def check_whole(self, delivered: Clock) -> None:
+        """See Order."""
+        assert (self._rows.g[1:] >= self._rows.g[:-1]).all(), "what is known is not in the order of g"
+        assert dict(delivered) == self._clock, f"the pool has come to {self._clock}, and delivery to {delivered}"
 
     def add(self, partition: int, rows: Rows) -> None:  # noqa: ARG002
         """See Order."""

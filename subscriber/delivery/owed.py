@@ -71,13 +71,21 @@ class Owed:
     def deliver(self, count: int) -> None:
         """The next ones are delivered."""
         self._delivered += count
+        assert self._delivered <= self._end, "what is delivered is owed"
 
     def acknowledge(self, count: int) -> None:
         """The oldest ones are acknowledged."""
         self._acknowledged += count
+        assert self._acknowledged <= self._delivered, "what is acknowledged is delivered"
         if self._acknowledged == self._end:
             self._table = _EMPTY
             self._acknowledged = self._delivered = self._end = 0
+
+    def check_whole(self) -> None:
+        """Dear (sequencer/invariants.py)."""
+        assert 0 <= self._acknowledged <= self._delivered <= self._end <= self._table.shape[1], "places out of order"
+        kept = self._table[::2, self._acknowledged : self._end]
+        assert (kept[:, 1:] > kept[:, :-1]).all(), "offsets that are owed do not rise together with their g"
 
     def _make_room(self, count: int) -> None:
         if self._end + count <= self._table.shape[1]:

@@ -81,11 +81,13 @@ class StampsPartition:
             return None
         batch, mark = self.held.popleft()
         self.held_rows -= len(batch.rows)
+        assert self.held_rows >= 0, f"{self.name} has given more rows than it held"
         mark.released = True
         return batch, mark
 
     def complete(self, batch: StampedBatch) -> None:
         """All rows of a released batch are taken: the frontier moves."""
+        assert batch.batch > self.complete_batch, f"{self.name} completes batch {batch.batch} after a later one"
         self.complete_g, self.complete_batch = batch.g, batch.batch
         self.frontier |= batch.next_offsets
 
@@ -96,6 +98,17 @@ class StampsPartition:
         if batch.batch <= self._skipped:
             told = batch.next_offsets.items()
             self.frontier |= {source: max(end, self.frontier.get(source, 0)) for source, end in told}
+
+    def check_whole(self, max_waiting: int) -> None:
+        """Dear (sequencer/invariants.py)."""
+        numbers = [batch.batch for batch, _ in self.held]
+        assert numbers == sorted(set(numbers)), f"{self.name} holds batches out of order"
+        assert not numbers or numbers[0] > self.complete_batch, f"{self.name} holds a batch that is complete"
+        rows = sum(len(batch.rows) for batch, _ in self.held)
+        assert rows == self.held_rows, f"{self.name} holds {rows} rows, and counts {self.held_rows}"
+        assert self.reading or not (self.held or self.paused), f"{self.name} is not read, and holds or is paused"
+        load = self.waiting + self.held_rows
+        assert not self.paused or load > max_waiting // 2, f"{self.name} is paused, and only {load} rows wait"
 
     def resume_mark(self) -> StampsMark:
         """Where a later process must read on: the oldest batch with a row that is not acknowledged."""

@@ -57,6 +57,7 @@ class Sets:
         if self.switches and self.switches[-1].lapse and self.min_subscriptions == 1:
             # The lease ran out and the id was subscribed again. That loses nothing: the old set goes on until then.
             self.switches.pop()
+        assert answer.g > self.chain_g, f"a change at g {answer.g} is taken behind the one at {self.chain_g}"
         former = self.switches[-1].topics if self.switches else self.topics
         switch = switch_of(answer, generation=self.generation, topics=former)
         if not switch.exact and former and self.min_subscriptions > 1:
@@ -165,6 +166,18 @@ class Sets:
         for topic, name in batch.names.items():
             if self.names.get(topic, name) != name or self.ids.get(name, topic) != topic:
                 raise self._contradicts(f"batch {batch.batch} has another number for topic {name!r}: {topic}")
+
+    def check_whole(self, g: int) -> None:
+        """Dear (sequencer/invariants.py): delivery has reached `g`."""
+        changes = [switch.g for switch in self.switches]
+        assert changes == sorted(set(changes)), "changes ahead do not follow each other"
+        assert not changes or g < changes[0], f"delivery is at g {g}, and the change at {changes[0]} lies ahead"
+        assert not changes or changes[-1] == self.chain_g, "the last change ahead is not the last one that is known"
+        for topics in (self.topics, *(switch.topics for switch in self.switches)):
+            assert topics.items() <= self.names.items(), "a set has a topic without its name"
+        assert self.ids == {name: topic for topic, name in self.names.items()}, "names and numbers of topics differ"
+        assert len(self.ids) == len(self.names), "two topics have one name"
+        assert self.topics.keys() <= self._expected.keys(), "a topic of the set in force is not counted"
 
     def _join(self, topic: int, g: int) -> None:
         """Counts a topic from its clock at the last switch before `g` that brought it."""

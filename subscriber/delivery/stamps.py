@@ -1,5 +1,6 @@
 """The stamps partitions: which are read from where, how far stamps are complete, and what batches say that is owed."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 
@@ -156,6 +157,7 @@ class Stamps:
         for number, count in counts(marks):
             part, _ = self._marks[number]
             part.waiting -= count
+            assert part.waiting >= 0, f"{part.name} has delivered more rows than waited"
             self.regulate(part)
 
     def acknowledge(self, marks: Ints) -> None:
@@ -163,8 +165,24 @@ class Stamps:
         for number, count in counts(marks):
             _, mark = self._marks[number]
             mark.outstanding -= count
+            assert mark.outstanding >= 0, f"more rows of batch {mark.batch} are acknowledged than it has"
             if not mark.outstanding:
                 del self._marks[number]
+
+    def check_whole(self, undelivered: Ints, unacknowledged: Ints) -> None:
+        """Dear (sequencer/invariants.py): marks of rows that are not delivered; and not acknowledged."""
+        waiting: Counter[int] = Counter()
+        for number, count in counts(undelivered):
+            waiting[self._marks[number][0].partition] += count
+        for part in self.parts.values():
+            part.check_whole(self._max_waiting)
+            told = f"{waiting[part.partition]} rows of {part.name} are in the order, and {part.waiting} are counted"
+            assert waiting[part.partition] == part.waiting, told
+        outstanding = {number: mark.outstanding for number, (_, mark) in self._marks.items()}
+        assert dict(counts(unacknowledged)) == outstanding, "rows that are not acknowledged are miscounted by batches"
+        of_set = {part.partition for part in self.of_set}
+        assert of_set == self._sets.partitions_of(self._sets.topics), "the set has stamps in other partitions"
+        assert all(part.reading for part in self.of_set), "a stamps partition of the set in force is not read"
 
     def regulate(self, part: StampsPartition) -> None:
         """Pauses a partition of which enough waits, and reads on where half of that is gone."""

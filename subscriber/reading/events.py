@@ -8,7 +8,7 @@ import numpy.typing as npt
 from totalorder.errors import Contradiction
 from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.subscriber.delivery.effects import Effect, PauseEvents, ReadEvents, ResumeEvents, StopEvents
-from totalorder.subscriber.delivery.events import EventBlock, EventPartition, place
+from totalorder.subscriber.delivery.events import NONE, EventBlock, EventPartition, by_source, place, source_name
 from totalorder.subscriber.delivery.owed import Owed
 from totalorder.subscriber.delivery.rows import Rows, groups
 from totalorder.subscriber.reading.stamps import Whole
@@ -138,7 +138,7 @@ class Sources:
             state = self._states[number]
             places = np.arange(len(rows))[at]
             came = places[here[at]]
-            self._check(rows, came, state)
+            self._compare(rows, came, state)
             state.owed.deliver(len(places))
             state.owed.acknowledge(len(places))
             for place_, handle in zip(came.tolist(), state.release(len(came)), strict=True):
@@ -147,7 +147,7 @@ class Sources:
             self._stop_closed(state)
         return found
 
-    def _check(self, rows: Rows, came: Ints, state: EventPartition) -> None:
+    def _compare(self, rows: Rows, came: Ints, state: EventPartition) -> None:
         held = state.held[:, : len(came)]
         assert np.array_equal(held[0], rows.offset[came]), "those that wait first are those that are delivered"
         wrong = np.flatnonzero(held[2] != rows.crc[came])
@@ -171,6 +171,19 @@ class Sources:
         """See delivery.events.Events."""
         return self._states[number].found_behind(offset)
 
+    def check_whole(self, rows: Rows) -> None:
+        """Dear (sequencer/invariants.py): rows are those that are in line."""
+        in_line = by_source(rows)
+        for number, (source, state) in enumerate(zip(self.sources, self._states, strict=True)):
+            name, stamped, owed = source_name(source), in_line.get(number, NONE), state.owed.pending
+            if source in self._over:
+                assert not state.handles, f"{name} is read no longer, and holds events"
+                continue
+            state.check_whole(self._max_buffered)
+            assert np.array_equal(stamped, owed[:, : stamped.shape[1]]), f"{name} owes other events than are in line"
+            let_go = (state.held[0] < self._known_to.get(source, 0)) & ~state.owed.has(state.held[0])
+            assert not let_go.any(), f"{name} holds an event that is not chosen"
+
     # --- topics that leave --------------------------------------------------------------------------------------------
 
     def close(self, topics: Collection[KafkaTopic]) -> None:
@@ -180,15 +193,16 @@ class Sources:
             self._stop_closed(state)
 
     def _stop_closed(self, state: EventPartition) -> None:
-        source = state.source
-        if source.kafka_topic in self._closed and state.owed.next is None and source not in self._over:
-            self._over.add(source)
-            state.release(len(state.handles))
-            self._effects.append(StopEvents(source=source))
+        if state.source.kafka_topic in self._closed and state.owed.next is None:
+            self._stop(state)
 
     def stop(self) -> None:
         """All is delivered that is wanted."""
-        for source in self.sources:
-            if source not in self._over:
-                self._over.add(source)
-                self._effects.append(StopEvents(source=source))
+        for state in self._states:
+            self._stop(state)
+
+    def _stop(self, state: EventPartition) -> None:
+        if state.source not in self._over:
+            self._over.add(state.source)
+            state.release(len(state.handles))
+            self._effects.append(StopEvents(source=state.source))

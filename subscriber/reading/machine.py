@@ -7,6 +7,7 @@ import numpy as np
 
 from totalorder.errors import Contradiction
 from totalorder.sequencer.control import Answer, Grant, Retired, Skipped
+from totalorder.sequencer.invariants import due
 from totalorder.sequencer.names import stamps_partition
 from totalorder.sequencer.position import StampsMark
 from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
@@ -297,7 +298,19 @@ class Reading:
             remedy="Nothing contradictory was delivered. Find out who else writes to the domain or recreated a topic",
         )
 
+    def _check_whole(self) -> None:
+        """Dear (sequencer/invariants.py): what the parts know of each other agrees."""
+        rows = self._line.rows
+        self._batches.check_whole(len(rows))
+        self._events.check_whole(rows)
+        losses = [notice.g for notice in self._notices]
+        assert losses == sorted(losses), "losses that wait are not in the order of π"
+        first = min([*losses[:1], *rows.g[:1].tolist()], default=self.g + 1)
+        assert self.g <= first, f"g {self.g} has passed, and {first} waits"
+
     def _flush(self) -> list[Effect]:
+        if due():
+            self._check_whole()
         done = list(self._effects)
         self._effects.clear()  # the parts of the machine write to this very list
         return done

@@ -47,12 +47,14 @@ class Search:
     def found(self, looked: Looked | None) -> None:
         """What is at `offset` or behind it; None when there is no record before the end."""
         assert self.offset is not None
+        left = self._high - self._low
         if looked is None or looked.offset >= self._high:
             self._high = self.offset
         elif self._before(looked):
             self.last, self._low = looked, looked.offset + 1
         else:
             self.first, self._high = looked, self.offset
+        assert self._high - self._low < left, "each look leaves less to search"
         self.offset = (self._low + self._high) // 2 if self._low < self._high else None
 
     def mark(self, behind: int) -> StampsMark:

@@ -145,6 +145,7 @@ class Batches:
         for part in self._parts.values():
             self._pop(part)
         rows = self._in_order([self._chosen(batch) for batch in fronts])
+        assert fronts[0].batch > self._behind, f"batch {fronts[0].batch} is given behind {self._behind}"
         first, before, self._behind = fronts[0], self.g, fronts[0].batch
         if len(rows) and not before < int(rows.g[0]) <= int(rows.g[-1]) <= first.g:
             raise self._contradicts(f"batch {first.batch} ends at g {first.g} behind {before}, and stamps another one")
@@ -156,6 +157,7 @@ class Batches:
 
     def _pop(self, part: _Partition) -> None:
         part.rows -= len(part.ahead.popleft().rows)
+        assert part.rows >= 0, f"stamps partition {part.number} has given more rows than it held"
 
     def _check_same(self, fronts: list[StampedBatch]) -> None:
         frames = [(one.batch, one.time_ms, one.cut, one.g, one.control_g, one.sources, one.ends) for one in fronts]
@@ -219,6 +221,17 @@ class Batches:
             elif part.paused and load <= self._max_waiting // 2:
                 part.paused = False
                 self._effects.append(ResumeStamps(partition=part.number))
+
+    def check_whole(self, waiting: int) -> None:
+        """Dear (sequencer/invariants.py): so many rows wait for their events."""
+        for part in self._parts.values():
+            numbers = [batch.batch for batch in part.ahead]
+            assert numbers == sorted(set(numbers)), f"stamps partition {part.number} holds batches out of order"
+            rows = sum(len(batch.rows) for batch in part.ahead)
+            assert rows == part.rows, f"stamps partition {part.number} holds {rows} rows, and counts {part.rows}"
+            load = waiting + part.rows
+            assert not part.paused or load > self._max_waiting // 2, f"{part.number} is paused, and {load} rows wait"
+        assert self._ids == {name: topic for topic, name in self.names.items()}, "names and numbers of topics differ"
 
     def stop(self) -> None:
         """No more stamps are wanted."""

@@ -6,7 +6,7 @@ from sim_small import World, await_ready, take
 
 from totalorder.errors import BrokerUnavailable, Error, Fenced, SequencerUnavailable
 from totalorder.sequencer.position import decode_saved
-from totalorder.subscriber import Event, Subscriber, receipts as journal
+from totalorder.subscriber import Event, Subscriber, receipts as receipt_log
 from totalorder.subscriber.transport import Partition
 
 GONE = {"d.receipts": BrokerUnavailable("gone")}
@@ -73,7 +73,7 @@ def test_what_is_not_acknowledged_is_sent_within_a_second() -> None:
 
 
 def test_no_more_than_a_limit_wait_while_events_are_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "_MOST", 5)
+    monkeypatch.setattr(receipt_log, "_MOST", 5)
     world = World()
     transport = world.transport()
     subscriber = world.subscriber("a", transport=transport, save_interval_s=1000)
@@ -157,7 +157,7 @@ def test_an_acknowledgement_fails_with_its_receipt_and_closing_makes_up_for_both
 def test_a_broker_that_does_not_come_back_for_receipts_is_named_before_too_many_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(journal, "_MOST", 10)
+    monkeypatch.setattr(receipt_log, "_MOST", 10)
     world = World()
     transport = world.transport()
     subscriber = world.subscriber("a", transport=transport, save_interval_s=1000)

@@ -12,6 +12,7 @@ from sim_lineage import check_lineage
 from sim_readers import check_readers
 from sim_world import FAULTS, World
 
+from totalorder.sequencer import invariants
 from totalorder.subscriber import Lost
 
 STEPS = 400
@@ -19,6 +20,8 @@ LINEAGE_EVERY = 10
 """The lineage of each so many-th world is made and judged too."""
 READERS_EVERY = 5
 """Readers look at each so many-th."""
+WALKS_EVERY = 5
+"""Whole states are walked at each so many-th chance (sequencer/invariants.py)."""
 LIMIT_S = 100
 """No world takes so much time of a core."""
 
@@ -54,7 +57,8 @@ class Outcome:
 def run(case: Case) -> Outcome:
     """Runs a world and judges it."""
     try:
-        with _limited(LIMIT_S), World(case.seed, without=case.without) as world:
+        walks = invariants.looking(WALKS_EVERY)
+        with _limited(LIMIT_S), walks, World(case.seed, without=case.without) as world:
             world.run(case.steps)
             world.heal()
             checker = Checker(world)
