@@ -330,12 +330,15 @@ class Checker:
         """What comes behind where it began, and whether it does for certain. Before it knows that Kafka topics name the
         topics, losses of all of them concern it.
         """
-        begin = life.begin_g
+        begin, present = life.begin_g, life.begin_g
         if life.start == "now":
             ends = [batch.g for batch in self.truth.batches]
-            least = max((batch.g for batch in self.truth.batches if batch.cut <= life.cuts), default=0)
+            present = max((batch.g for batch in self.truth.batches if batch.cut <= life.cuts), default=0)
             assert begin in (0, *ends), f"{life} begins amid a batch"
-            assert least <= begin, f"{life} begins before what was stamped, which is {least}"
+            # A log that ends with what was written late, or has nothing any more, tells of an earlier present. What
+            # lies between comes, or does not.
+            is_clear = not any(map(self.world.has, ("late", "trims")))
+            assert present <= begin or not is_clear, f"{life} begins before what was stamped, which is {present}"
         elif life.start == "earliest":
             # Of what retention has removed of stamps it is not known how far it goes.
             begin = life.given[0].g - 1 if life.given and self.world.has("trims") else begin
@@ -349,7 +352,7 @@ class Checker:
             name = item.partition.topic if item.lost_to else item.topic
             is_certain = life.reads(name) if by_topic or not item.lost_to else True
             if item.g > begin and (is_certain or item.lost_to):
-                owed.append((item, is_certain))
+                owed.append((item, is_certain and item.g > present))
         return owed
 
     # --- all subscribers ----------------------------------------------------------------------------------------------

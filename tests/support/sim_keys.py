@@ -85,9 +85,7 @@ class Keys:
         at = [Partition(world.names.stamps, number) for number in range(world.domain.stamps_partitions)]
         ends = {place.number: world.kafka.end(place) for place in at}
         topics, lease_s = tuple(sorted(world.some_topics())), rng.choice([0, 1])
-        return Subscribe(
-            id=id_, generation=generation + 1, nonce=new, topics=topics, lease_s=lease_s, stamps_ends=ends
-        )
+        return Subscribe(id=id_, generation=generation + 1, nonce=new, topics=topics, lease_s=lease_s, stamps_ends=ends)
 
     def _of_topic(self) -> Request:
         """That a topic be passed over, which is there."""

@@ -127,17 +127,15 @@ class Lives:
 
     def _guarded(self, slot: Slot, process: Process, work: Callable[[], None]) -> None:
         """Runs a process's code; notes how it ends."""
+        locked = (StoreUnavailable,) if slot.stores else ()  # by a transaction of another process
         try:
             process.idle = False
             work()
             process.idle = True
         except (SimCrash, GreenletExit):
             process.ended = process.ended or "killed"
-        except (Fenced, SubscriptionEnded, Rejected, BrokerUnavailable, SequencerUnavailable) as error:
+        except (Fenced, SubscriptionEnded, Rejected, BrokerUnavailable, SequencerUnavailable, *locked) as error:
             process.ended = type(error).__name__
-        except StoreUnavailable as error:
-            assert slot.stores, error
-            process.ended = "StoreUnavailable"
         except SettingsError as error:
             if "so far fits the pattern" not in str(error):
                 raise
@@ -202,7 +200,8 @@ class Lives:
     def _chosen(self, slot: Slot, topics: list[str]) -> dict[str, Any]:
         """These topics, or now and then a pattern, which a topic that is yet to come may fit."""
         world, rng = self._world, self._rng
-        if slot.stores or not world.has("patterns") or world.domain.topic_by != "topic" or world.healing or rng.random() < 0.5:
+        can_follow = world.has("patterns") and world.domain.topic_by == "topic" and not slot.stores
+        if not can_follow or world.healing or rng.random() < 0.5:
             return {"topics": topics}
         return {"pattern": rng.choice(["t.*", "|".join(topics)])}
 

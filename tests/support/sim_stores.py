@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sim_process import Process
     from sim_world import World
 
-_MEMORY = Path("/dev/shm")  # noqa: S108
+_MEMORY = Path("/dev/shm")
 """Where there is one, nothing waits for a disk."""
 _CREATE = "CREATE TABLE effects (number INTEGER PRIMARY KEY, nonce, delivery, name, id, partition, place, g)"
 _INSERT = "INSERT INTO effects (nonce, delivery, name, id, partition, place, g) VALUES (?, ?, ?, ?, ?, ?, ?)"

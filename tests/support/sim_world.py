@@ -13,8 +13,8 @@ from functools import lru_cache, partial
 from unittest.mock import patch
 
 from sim_followers import Followers
-from sim_keys import CONTROL_KEYS, Keys
 from sim_kafka import SimKafka
+from sim_keys import CONTROL_KEYS, Keys
 from sim_lives import START_MS, Lives, Slot
 from sim_process import Late, Process
 from sim_producers import Producers
