@@ -136,7 +136,7 @@ class _Run:
         self.source = _number_sources(draft, batch, _passed_over(draft, batch, signatures))
         self.late_before, self.late = late, 0
         self.in_pi = self._in_pi()
-        draft.number_topics(self._topics_shown())
+        draft.number_topics(self._topics_shown(signatures))
         self.topic = np.array([draft.topic_ids.get(name, -1) for name in batch.topics] + [-1])[batch.topic]
         self.begins = _first_offsets(state.hot.next_offsets, draft, starts)
         self.next_offsets = self.begins.copy()
@@ -178,12 +178,13 @@ class _Run:
             done = at + 1
         self._events(rows[done:])
 
-    def _topics_shown(self) -> Sequence[str]:
+    def _topics_shown(self, signatures: Signatures | None) -> Sequence[str]:
         """The pub/sub topics that stamps will show, but for those of events that cannot be stamped: what is late would
         take a number that nobody sees, and a recovery could not tell it.
         """
         batch = self.batch
-        retired = {row: topic for row, value in batch.control.items() if (topic := _retired_by(value)) is not None}
+        named = {row: _retired_by(value, signatures) for row, value in batch.control.items()}
+        retired = {row: topic for row, topic in named.items() if topic is not None}
         if not retired and not self.late_before:
             return batch.topics
         shown = batch.topic >= 0
@@ -349,12 +350,12 @@ def _require_undisputed(config: EngineConfig, claims: Iterable[Claim]) -> None:
         )
 
 
-def _retired_by(value: bytes) -> KafkaTopic | None:
-    """The Kafka topic that a control record takes out; None for any other record."""
+def _retired_by(value: bytes, signatures: Signatures | None) -> KafkaTopic | None:
+    """The Kafka topic that a control record takes out; None for any other record, and for one that is refused."""
     if b'"retire"' not in value:
         return None
     try:
-        request = parse_request(value)
+        request = parse_request(value, signatures)
     except BadRequest:
         return None
     return KafkaTopic(request.topic, request.topic_id) if isinstance(request, Retire) else None

@@ -125,6 +125,17 @@ def test_who_has_not_the_domains_key_passes_over_nothing() -> None:
     assert isinstance(done.answers[0], Skipped)
 
 
+def test_who_has_not_the_domains_key_retires_no_topic_that_comes_in_the_same_batch() -> None:
+    """Events of a topic that was not seen before lie behind the refused request: they are stamped all the same."""
+    signatures = Signatures(keys=(KEY,), domain=DOMAIN)
+    forged = encode_request(Retire(id="job", nonce="n", topic="k", topic_id="id-k", seen={0: 0}))
+    batch = Batch.of(BATCH_MS, [asked(0, forged, 1), event(0, 2)])
+    _, done = step(initial_state(configs(partitions=1)[0]), batch, {}, signatures=signatures)
+    (refused,) = done.answers
+    assert isinstance(refused, Rejection)
+    assert done.stamps[0].rows.g.tolist() == [2]
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.integers(1, 3)), max_size=20), st.data())
 def test_cuts_and_shards_change_nothing(items: list[tuple[str, bool, int]], data: st.DataObject) -> None:

@@ -4,11 +4,11 @@ import pytest
 from sim_run import Case, run
 
 RARE = (2489, 16355)
-"""Worlds that show what few do. 2489: events wait that are owed to nobody, of a topic that was retired before the
-change that brings one of its name (`Events.switched`). 16355: of a partition that is new to a subscriber with m = 2,
-one stamps partition names an offset before another one names an earlier, in the same batch (`ready_batch` of the
-delivery machine). When a change of the simulation makes another world of it, look for one: break that rule, and run
-many.
+"""Worlds that show what few do. 2489: a request to retire a topic, which is not signed as it must be, comes in the
+batch that has the first events of that topic, and changes nothing (`_topics_shown` of the engine). 16355: of a
+partition that is new to a subscriber with m = 2, one stamps partition names an offset before another one names an
+earlier, in the same batch (`ready_batch` of the delivery machine). When a change of the simulation makes another world
+of it, look for one: break that rule, and run many.
 """
 SEEDS = (*range(200), *RARE)
 

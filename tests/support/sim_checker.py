@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 
 from sim_domain_checker import DomainChecker
+from sim_followers import Life
 from sim_lives import Slot
 from sim_process import Process
 from sim_receipts import Receipt, receipts_of
@@ -61,6 +62,9 @@ class Checker:
             self._check_end(process)
         for slot in self.world.slots:
             self._check_slot(slot)
+        for follower in self.world.followers.all:
+            for life in follower.lives:
+                self._check_life(life)
         self._check_pairs()
         if self.world.domain.min_subscriptions == 1:
             self._check_circles()
@@ -70,7 +74,8 @@ class Checker:
 
     def _check_events(self, process: Process) -> None:
         """What was handed out is what was published, with a true timestamp."""
-        for number, event in enumerate(process.events, 1):
+        first = process.events[0].sequence if process.events and self._stores(process) else 1
+        for number, event in enumerate(process.events, first):
             true = self.truth.by_place[place(event)]
             assert event.sequence == number, f"{event} is delivery {number}"
             if isinstance(event, Lost):
@@ -97,6 +102,9 @@ class Checker:
             assert any(told.generation > own and told.nonce != process.nonce for told in chain), f"{process}: fenced"
         if process.ended == "SubscriptionEnded":
             assert any(told.kind == "Ended" for told in chain), f"{process}: ended"
+        if process.ended == "Rejected":
+            of = [told for told in self.truth.told if (told.kind, told.nonce) == ("Rejection", process.nonce)]
+            assert any(told.offset not in self.world.keys.forged for told in of), f"{process}: rejected for another's"
         if process.ended == "unordered":
             vague = self.world.compacts_grants or any(told.said == "expired" for told in chain)
             assert vague, f"{process}: no order"
@@ -119,6 +127,8 @@ class Checker:
             self._check_stream(slot, stream)
         self._check_tags(slot)
         self._check_receipts(slot)
+        if slot.stores:
+            self._check_effects(slot, streams[0])
 
     def _check_stream(self, slot: Slot, stream: Stream) -> None:
         """Each process delivers a gapless run of it, from where former ones were; the last one through its end."""
@@ -233,6 +243,24 @@ class Checker:
                 else:
                     assert event.g <= held, f"{event} is tagged, and nobody held it"
 
+    def _stores(self, process: Process) -> bool:
+        """Whether its application has the position: what that is done with is counted, and not handed out."""
+        return any(slot.stores and process in slot.processes for slot in self.world.slots)
+
+    def _check_effects(self, slot: Slot, stream: Stream) -> None:
+        """Each event has its effect once, in order, and all that is owed has one, unless it was given up."""
+        effects = self.world.stores.effects(slot.id)
+        done = [(effect.source, effect.offset) for effect in effects]
+        assert len(set(done)) == len(done), f"{slot.id}: an effect twice"
+        assert [effect.g for effect in effects] == sorted(effect.g for effect in effects), f"{slot.id}: not in order"
+        for effect, where in zip(effects, done, strict=True):
+            event = self.world.by_nonce[effect.nonce].events[effect.delivery]
+            assert (place(event), event.g) == (where, effect.g), f"{effect} of {event}"
+        if any(process.anew or process.dropping_at for process in slot.processes):
+            return
+        missing = [item for item, is_certain in stream.items if is_certain and item.place not in set(done)]
+        assert not missing, f"{slot.id}: no effect of {missing[0]}"
+
     def _check_receipts(self, slot: Slot) -> None:
         """No receipt without a delivery, and no delivery that was saved without its receipt."""
         receipts = receipts_of(self.world.kafka, slot.id)
@@ -243,16 +271,24 @@ class Checker:
         for process in slot.processes:
             mine = by_process.pop(process.nonce, [])
             handed = process.events
+            if slot.stores:
+                # What was done before the process began it tells of, and does not hand out.
+                own = [receipt for receipt in mine if handed and receipt.sequence >= handed[0].sequence]
+                known = {effect[2:4] for effect in self.world.stores.effects(slot.id)}
+                strange = [r for r in mine if r not in own and (r.source, r.offset) not in known]
+                assert not strange, f"{process.nonce}: {strange[0]} of what was not done"
+                mine = own
             assert process.receipts or not mine, f"{process.nonce}: receipts that were not asked for"
             assert len(mine) <= len(handed), f"{process.nonce}: receipts of more than was delivered"
             for receipt, event in zip(mine, handed, strict=False):
                 assert receipt.is_of(event), f"{process.nonce}: {receipt} of {event}"
             generations = [receipt.generation for receipt in mine]
             assert generations == sorted(generations), f"{process.nonce}: generations fall"
-            done = max((count for _, count in process.durable), default=0) if process.receipts else 0
+            is_sure = process.receipts and not slot.stores  # what is committed there is told later
+            done = max((count for _, count in process.durable), default=0) if is_sure else 0
             unsaid = [event for event in process.events[:done] if place(event) not in told]
             assert not unsaid, f"{process.nonce}: no receipt of {unsaid[0]}"
-            if process.receipts:
+            if process.receipts and not slot.stores:
                 assert done <= len(mine), f"{process.nonce}: {len(mine)} receipts, and {done} deliveries were saved"
         assert not by_process, f"receipts of nobody: {by_process}"
         self._check_told(slot, told)
@@ -265,22 +301,81 @@ class Checker:
             for event in process.events:
                 assert place(event) in told, f"{process.nonce}: nobody told of {event}"
 
+    # --- Readers that follow ------------------------------------------------------------------------------------------
+
+    def _check_life(self, life: Life) -> None:
+        """It gave all of its topics behind where it began, in the one order, as far as it came; if it lives, all."""
+        owed = self._owed_to(life)
+        due = iter(owed)
+        for number, event in enumerate(life.given, 1):
+            item, is_certain = next(due, (None, True))
+            while not is_certain and item is not None and place(event) != item.place:
+                item, is_certain = next(due, (None, True))
+            assert item is not None, f"{life} was not owed {event}"
+            assert (event.sequence, event.g, place(event)) == (number, item.g, item.place), f"{event}, next is {item}"
+            if isinstance(event, Lost):
+                self._check_lost(event, item)
+            else:
+                assert (event.n, event.topic, event.value) == (item.n, item.topic, item.value), f"{event} is {item}"
+        rest = list(due)
+        if life.ended == "lost":
+            before = next((item for item, is_certain in rest if is_certain or self._is_gone(item)), None)
+            assert before is not None, f"{life} was stopped by a loss, and there is none"
+            assert self._is_gone(before), f"{life} was stopped by a loss, and {before} comes before"
+        if not life.ended:
+            missing = [item for item, is_certain in rest if is_certain]
+            assert not missing, f"{life} never gave {missing[0]}"
+
+    def _owed_to(self, life: Life) -> list[tuple[Item, bool]]:
+        """What comes behind where it began, and whether it does for certain. Before it knows that Kafka topics name the
+        topics, losses of all of them concern it.
+        """
+        begin, present = life.begin_g, life.begin_g
+        if life.start == "now":
+            ends = [batch.g for batch in self.truth.batches]
+            present = max((batch.g for batch in self.truth.batches if batch.cut <= life.cuts), default=0)
+            assert begin in (0, *ends), f"{life} begins amid a batch"
+            # A log that ends with what was written late, or has nothing any more, tells of an earlier present. What
+            # lies between comes, or does not.
+            is_clear = not any(map(self.world.has, ("late", "trims")))
+            assert present <= begin or not is_clear, f"{life} begins before what was stamped, which is {present}"
+        elif life.start == "earliest":
+            # Of what retention has removed of stamps it is not known how far it goes.
+            begin = life.given[0].g - 1 if life.given and self.world.has("trims") else begin
+            is_whole = not any(map(self.world.has, ("trims", "loses", "deletes", "starts")))
+            assert begin == 0 or not is_whole, f"{life} begins behind what is there"
+        else:
+            assert begin == life.start.g, f"{life} begins elsewhere"
+        by_topic = self.world.domain.topic_by == "topic"
+        owed = []
+        for item in sorted([*self.truth.items, *self.truth.losses], key=lambda item: item.g):
+            name = item.partition.topic if item.lost_to else item.topic
+            is_certain = life.reads(name) if by_topic or not item.lost_to else True
+            if item.g > begin and (is_certain or item.lost_to):
+                owed.append((item, is_certain and item.g > present))
+        return owed
+
     # --- all subscribers ----------------------------------------------------------------------------------------------
 
     def _check_pairs(self) -> None:
-        """Any two subscribers saw any two common events in one order."""
-        sequences = [(process.id, [place(event) for event in process.events]) for process in self.processes]
-        sequences = [(id_, places) for id_, places in sequences if places]
+        """Any two, subscribers and Readers, saw any two common events in one order."""
+        sequences = [(id_, list(map(place, events))) for id_, events in self._sequences() if events]
         for (one_id, one), (other_id, other) in combinations(sequences, 2):
             common = set(one) & set(other)
             if one_id != other_id and common:
                 assert [at for at in one if at in common] == [at for at in other if at in common], (one_id, other_id)
 
+    def _sequences(self) -> list[tuple[str, list[Event | Lost]]]:
+        """What each saw. With m = 2 subscribers agree on what they have in common, and not with a Reader."""
+        lives = [(follower.name, life.given) for follower in self.world.followers.all for life in follower.lives]
+        processes = [(process.id, process.events) for process in self.processes]
+        return [*processes, *(lives if self.world.domain.min_subscriptions == 1 else ())]
+
     def _check_circles(self) -> None:
         """No chain of subscribers, each of whom saw one event before the next, comes back to where it began."""
         after: dict[Place, set[Place]] = {}
-        for process in self.processes:
-            for one, other in pairwise(place(event) for event in process.events):
+        for _, events in self._sequences():
+            for one, other in pairwise(map(place, events)):
                 after.setdefault(one, set()).add(other)
                 after.setdefault(other, set())
         before = dict.fromkeys(after, 0)

@@ -147,7 +147,8 @@ class DomainChecker:
     def _taken(self, cut: PublicCut) -> list[list[Record]]:
         """The records of a cut, without those that its own requests pass over."""
         slices = taken(cut, self.kafka.ever)
-        passed = passed_over(record for records in slices for record in records if record.topic == self.names.control)
+        control = (record for records in slices for record in records if record.topic == self.names.control)
+        passed = passed_over(control, self.domain)
         return [
             [record for record in records if record.offset >= passed.get(record.at.source, 0)] for records in slices
         ]

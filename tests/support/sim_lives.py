@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from greenlet import GreenletExit
 from sim_kafka import SimCrash
 from sim_process import Handed, Process, StormTransport, polled
+from sim_stores import end
 
 from totalorder.errors import (
     BrokerUnavailable,
@@ -15,6 +16,7 @@ from totalorder.errors import (
     Rejected,
     SequencerUnavailable,
     SettingsError,
+    StoreUnavailable,
     SubscriptionEnded,
 )
 from totalorder.sequencer.control import Grant, Renew, encode_request
@@ -33,6 +35,8 @@ class Slot:
     def __init__(self, id: str, topics: list[str]) -> None:  # noqa: A002
         self.id, self.topics = id, topics
         self.processes: list[Process] = []
+        self.stores = False
+        """Whether its position is in a database of its application."""
         self.must_begin_anew = False
         """After a lapse that cannot be healed."""
         self.must_skip = False
@@ -56,6 +60,7 @@ class Lives:
         process.note_ready()
         process.dead, process.ended = True, process.ended or "killed"
         self._world.turns.end(process)
+        end(process)
 
     def finish(self, process: Process) -> None:
         """The call that it is amid of comes back, now that nothing is in its way; if it never does, the world's time is
@@ -71,8 +76,9 @@ class Lives:
         if granted:
             one = self._rng.choice(granted[-10:])
             request = Renew(id=one.id, generation=one.generation, nonce=one.nonce)
-            control = Partition(self._world.names.control, 0)
-            self._world.kafka.append(control, key=one.id.encode(), value=encode_request(request))
+            control, signatures = Partition(self._world.names.control, 0), self._world.sequencer.signatures
+            value = encode_request(request, signatures.signer(one.id) if signatures is not None else None)
+            self._world.kafka.append(control, key=one.id.encode(), value=value)
 
     def settle(self, slot: Slot) -> None:
         """Polls until nothing comes for a long time; a process that is found to be over gets a successor."""
@@ -87,7 +93,7 @@ class Lives:
             transport.crash_in, transport.fair, transport.most = None, True, 50
             process.subscriber.resume()
             before = len(process.handed)
-            self._guarded(slot, process, lambda process=process: self._take_all(process))  # type: ignore[misc]
+            self._guarded(slot, process, lambda process=process: self._take_all(slot, process))  # type: ignore[misc]
             quiet = quiet + 1 if len(process.handed) == before and transport.at_ends() else 0
             if quiet > 3:
                 return
@@ -121,13 +127,14 @@ class Lives:
 
     def _guarded(self, slot: Slot, process: Process, work: Callable[[], None]) -> None:
         """Runs a process's code; notes how it ends."""
+        locked = (StoreUnavailable,) if slot.stores else ()  # by a transaction of another process
         try:
             process.idle = False
             work()
             process.idle = True
         except (SimCrash, GreenletExit):
             process.ended = process.ended or "killed"
-        except (Fenced, SubscriptionEnded, Rejected, BrokerUnavailable, SequencerUnavailable) as error:
+        except (Fenced, SubscriptionEnded, Rejected, BrokerUnavailable, SequencerUnavailable, *locked) as error:
             process.ended = type(error).__name__
         except SettingsError as error:
             if "so far fits the pattern" not in str(error):
@@ -148,6 +155,7 @@ class Lives:
                 process.subscriber.close()
         if process.ended:
             process.subscriber = None
+            end(process)
 
     def _live(self, slot: Slot, process: Process) -> None:
         self._make(slot, process)
@@ -169,7 +177,7 @@ class Lives:
         # Told to the process before it is made, so that what it holds ready while it begins can be seen.
         process.making = Subscriber.__new__(Subscriber)
         process.making.__init__(  # type: ignore[misc]
-            **self._chosen(world.some_topics() if world.has("changes") else slot.topics),
+            **self._chosen(slot, world.some_topics() if world.has("changes") else slot.topics),
             id=slot.id,
             domain=world.domain.name,
             start="now" if process.anew else "saved",
@@ -179,6 +187,8 @@ class Lives:
             save_interval_s=process.save_interval_s,
             max_buffered=rng.choice([1, 2, 5]) if world.has("tiny") else 1000,
             receipts=process.receipts,
+            positions=world.stores.positions(slot.id) if slot.stores else None,
+            control_key=world.keys.of(slot.id),
             transport=process.transport,
             clock=lambda: world.now,
             wall_clock=lambda: START_MS / 1000 + world.now,
@@ -187,10 +197,11 @@ class Lives:
         process.subscriber, process.started_at = process.making, world.moment
         process.known.add(process.subscriber.metrics().generation)
 
-    def _chosen(self, topics: list[str]) -> dict[str, Any]:
+    def _chosen(self, slot: Slot, topics: list[str]) -> dict[str, Any]:
         """These topics, or now and then a pattern, which a topic that is yet to come may fit."""
         world, rng = self._world, self._rng
-        if not world.has("patterns") or world.domain.topic_by != "topic" or world.healing or rng.random() < 0.5:
+        can_follow = world.has("patterns") and world.domain.topic_by == "topic" and not slot.stores
+        if not can_follow or world.healing or rng.random() < 0.5:
             return {"topics": topics}
         return {"pattern": rng.choice(["t.*", "|".join(topics)])}
 
@@ -202,8 +213,9 @@ class Lives:
         assert subscriber is not None
         if process.drained and subscriber.finished:
             if process.handed:
-                self._acknowledge(process, len(process.handed))
-            self.close(process)
+                self._acknowledge(slot, process, len(process.handed))
+            if not slot.stores or process.committed == len(process.handed):
+                self.close(process)
             return
         draw = rng.random()
         if draw < 0.6:
@@ -213,10 +225,10 @@ class Lives:
         elif draw < 0.85:
             if process.handed:
                 upto = len(process.handed) if rng.random() < 0.7 else rng.randint(1, len(process.handed))
-                self._acknowledge(process, upto)
-        elif draw < 0.90 and world.has("changes") and not process.drained:
+                self._acknowledge(slot, process, upto)
+        elif draw < 0.90 and world.has("changes") and not process.drained and not process.undone:
             for _ in range(rng.choice([1, 1, 2, 3])):  # one right after another
-                subscriber.subscribe(**self._chosen(world.some_topics()))
+                subscriber.subscribe(**self._chosen(slot, world.some_topics()))
                 process.known.add(subscriber.metrics().generation)
         elif draw < 0.93 and world.has("drops") and not process.drained:
             self._unsubscribe(process)
@@ -235,19 +247,22 @@ class Lives:
             process.handed.append(Handed(self._world.moment, event))
         return bool(events)
 
-    def _take_all(self, process: Process) -> None:
+    def _take_all(self, slot: Slot, process: Process) -> None:
         for _ in range(100):
             if not self._take(process):
                 break
         if process.handed:
-            self._acknowledge(process, len(process.handed))
+            self._acknowledge(slot, process, len(process.handed))
 
     def _acked(self, process: Process) -> int:
         return max((count for _, count in process.acking), default=0)
 
-    def _acknowledge(self, process: Process, count: int) -> None:
+    def _acknowledge(self, slot: Slot, process: Process, count: int) -> None:
         """Acknowledges the first `count` events."""
         assert process.subscriber is not None
+        if slot.stores:
+            self._world.stores.work(process, count)
+            return
         process.acking.append((self._world.moment, count))
         process.subscriber.ack(process.handed[count - 1].event)
         if process.save_interval_s == 0:
@@ -258,7 +273,7 @@ class Lives:
         assert process.subscriber is not None
         silences = process.transport.silences
         process.subscriber.close()
-        if silences == process.transport.silences:
+        if silences == process.transport.silences and process.connection is None:
             process.durable.append((self._world.moment, self._acked(process)))
         process.ended, process.subscriber = "closed", None
 

@@ -1,6 +1,7 @@
 """One process of a subscriber id in a simulated world: its life, and a transport at whose every call things happen."""
 
 import random
+import sqlite3
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,6 +68,12 @@ class Process:
     """Generations that it had been granted when its call returned."""
     has_ended: bool = False
     """Whether it knows that it has unsubscribed."""
+    connection: sqlite3.Connection | None = field(default=None, repr=False)
+    """To the application's database, where that has its position."""
+    committed: int = 0
+    """The effects of so many of `handed` are there for certain."""
+    undone: bool = False
+    """Whether its last transaction came to nothing: the topics do not change before that is done again."""
     handed: list[Handed] = field(default_factory=list, repr=False)
     acking: list[tuple[int, int]] = field(default_factory=list)
     """(moment, count): from then on so many of `handed` may be acknowledged."""

@@ -226,6 +226,7 @@ class _LateCheck(_ReaderCheck):
             start_timeout_s=1_000,  # a poll takes its time here though something comes, and may bring one record
             on_lost="skip" if self.skips else "fail",
             max_buffered=self.rng.choice([1, 3, 100]),
+            control_key=self.world.keys.of("late"),
             transport=transport,
             clock=lambda: self.now,
             wall_clock=lambda: 2e9,

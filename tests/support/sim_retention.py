@@ -98,13 +98,12 @@ class Retention:
         kafka.trim(at, self._world.rng.randint(kafka.begin(at), kafka.end(at)))
 
     def _read_to(self, at: Partition, processes: "Iterable[Process] | None" = None) -> list[int]:
-        """Where these processes (all) read a partition, or may want to."""
-        return [
-            position
-            for process in (self._world.turns.alive if processes is None else processes)
-            for place, position in [*process.transport.positions.items(), *process.transport.noted.items()]
-            if place[:2] == at[:2]
-        ]
+        """Where these processes (all, and Readers) read a partition, or may want to."""
+        found = self._world.turns.alive if processes is None else processes
+        read = [places for process in found for places in (process.transport.positions, process.transport.noted)]
+        if processes is None:
+            read += [reader.transport.positions for reader in self._world.followers.reading]
+        return [position for places in read for place, position in places.items() if place[:2] == at[:2]]
 
     def needs(self, subscriber: str) -> Iterator[Need]:
         """What an id may need: by its saved positions, and the grants that came later."""

@@ -17,7 +17,7 @@ from totalorder.sequencer.control import Answer, Ended, Grant, Retire, Skip, ans
 from totalorder.sequencer.cuts import CutEncoder
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
 from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.signing import RETIRE, Signatures
 from totalorder.sequencer.snapshot import encode_parts
 from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
@@ -45,6 +45,8 @@ class Domain:
     topic_by: str = "topic"
     keyframe_every: int = 4
     max_part_bytes: int = 600_000
+    keys: tuple[str, ...] = ()
+    """With which requests must be signed, with any of them; none: need not."""
 
 
 def identity_of(incarnation: int) -> str:
@@ -86,8 +88,6 @@ class SimSequencer:
     """All that changed a subscription, whatever became of the log of grants."""
     ids: dict[str, str] = field(default_factory=dict)
     """Kafka's ids of the event topics that are read."""
-    signatures: Signatures | None = None
-    """With it requests must be signed."""
     planned: Cut | None = None
     """The write-ahead log: a batch that was begun and is not over runs again as it was."""
     answered: list[Answer] = field(default_factory=list)
@@ -117,6 +117,9 @@ class SimSequencer:
             self.kafka.create(name, 1)
         for name in (self.names.stamps, self.names.positions, self.names.receipts):
             self.kafka.create(name, self.domain.stamps_partitions)
+        keys = self.domain.keys
+        self.signatures = Signatures(keys=keys, domain=self.domain.name) if keys else None
+        self._signer = self.signatures.signer(RETIRE) if self.signatures is not None else None
         self._encoder = CutEncoder(key_every=KEY_EVERY)
         self._published: Cut | None = None
         self._late_cuts: list[tuple[Cut, WireRecord]] = []
@@ -177,7 +180,7 @@ class SimSequencer:
                     if (partition.topic, partition.topic_id) == (topic, former):
                         seen[partition.number] = max(end, seen.get(partition.number, 0))
                 request = Retire(id="job", nonce="n", topic=topic, topic_id=former, seen=seen)
-                self.kafka.append(Partition(self.names.control, 0), value=encode_request(request))
+                self.kafka.append(Partition(self.names.control, 0), value=encode_request(request, self._signer))
 
     # --- cuts ---------------------------------------------------------------------------------------------------------
 
@@ -252,7 +255,7 @@ class SimSequencer:
         control = Partition(self.names.control, 0, self.kafka.ids[self.names.control])
         for (topic, number, topic_id), (begin, end) in lost.items():
             request = Skip(id="job", nonce="n", topic=topic, topic_id=topic_id, partition=number, begin=begin, end=end)
-            self.kafka.append(Partition(self.names.control, 0), value=encode_request(request))
+            self.kafka.append(Partition(self.names.control, 0), value=encode_request(request, self._signer))
         if self.rng.random() < 0.3:
             return None
         begins, end = dict(self.offsets), self.kafka.end(control)

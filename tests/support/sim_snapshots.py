@@ -75,6 +75,7 @@ class Snapshots:
             topic_order=job.batches[told.cut - 1].topic_order,
             stamps_begins=asked.stamps_ends,
             stamps_ends=self._stamps_ends() if is_last else None,
+            keys=job.signatures.prints if job.signatures is not None else (),
         )
         at, record = Partition(job.names.state, 0), encode_mark(mark)
         job.kafka.append(at, value=record.value, headers=record.headers)

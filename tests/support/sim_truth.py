@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sim_cuts import Cut
+from sim_keys import is_signed
 from sim_sequencer import Domain
 
 from totalorder.sequencer.stamps import KafkaTopic, Source
@@ -181,10 +182,10 @@ class Truth:
     def _rank(self, records: Iterable[Record]) -> None:
         topics = set()
         for record in records:
-            request = _read(record.value) if record.topic == self.control else {}
+            request = read_request(record.value) if record.topic == self.control else {}
             if record.topic != self.control:
                 topics.add(self._kafka(record))
-            elif _is_whole(request) and request["kind"] == "skip":
+            elif self._is_good(request) and request["kind"] == "skip":
                 topics |= {KafkaTopic(request["topic"], request["topic_id"])} - self.retired.keys()
         for topic in sorted(topics - self._ranks.keys()):
             self._ranks[topic] = len(self._ranks)
@@ -248,11 +249,11 @@ class Truth:
         self.items.append(
             Item(g=self._g, batch=self._number, topic="", partition=record.at, offset=record.offset, value=record.value)
         )
-        request = _read(record.value)
+        request = read_request(record.value)
         id_, nonce = _text(request, "id"), _text(request, "nonce")
         held = self._held.get(id_, _Held())
         kind = request.get("kind")
-        whole = _is_whole(request)
+        whole = self._is_good(request)
         if whole and kind == "skip" and KafkaTopic(request["topic"], request["topic_id"]) not in self.retired:
             self._skip(id_, nonce, request, record.offset)
             return
@@ -278,6 +279,9 @@ class Truth:
             self._end(id_, held, generation, nonce, record.offset, "unsubscribed", position=False)
         else:
             self._tell("Rejection", id_, held.generation, nonce, record.offset)
+
+    def _is_good(self, request: dict[str, Any]) -> bool:
+        return is_good(request, self.domain)
 
     def _lost_of(self, topic: KafkaTopic, seen: Mapping[str, int]) -> dict[int, tuple[int, int]]:
         ends = sorted((int(partition), end) for partition, end in seen.items())
@@ -403,7 +407,7 @@ class Truth:
         return int.from_bytes(digest, "big") % self.domain.stamps_partitions
 
 
-def _read(value: bytes | None) -> dict[str, Any]:
+def read_request(value: bytes | None) -> dict[str, Any]:
     try:
         found = json.loads(value or b"")
     except ValueError:
@@ -411,16 +415,19 @@ def _read(value: bytes | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _is_whole(request: dict[str, Any]) -> bool:
-    """Whether it has all that its kind must have, and nothing else."""
+def is_good(request: dict[str, Any], domain: Domain) -> bool:
+    """Whether it has all that its kind must have, and nothing else but a signature; a good one, if there must be."""
     kind = request.get("kind")
     fields = _FIELDS.get(kind) if isinstance(kind, str) else None
-    return bool(request.keys() == fields and request["v"] == 1 and _text(request, "id") and _text(request, "nonce"))
+    is_whole = request.keys() - {"signature"} == fields and request["v"] == 1
+    has_names = is_whole and _text(request, "id") and _text(request, "nonce")
+    return bool(has_names) and is_signed(request, domain.keys, domain.name)
 
 
-def passed_over(control: Iterable[Record]) -> dict[Source, int]:
+def passed_over(control: Iterable[Record], domain: Domain) -> dict[Source, int]:
     """By event partition the offset to before which requests say that all is lost."""
-    skips = [request for record in control if _is_whole(request := _read(record.value)) and request["kind"] == "skip"]
+    requests = [read_request(record.value) for record in control]
+    skips = [request for request in requests if is_good(request, domain) and request["kind"] == "skip"]
     passed: dict[Source, int] = {}
     for skip in skips:
         source = Source(skip["topic"], skip["topic_id"], skip["partition"])
@@ -434,5 +441,5 @@ def _text(request: dict[str, Any], name: str) -> str:
 
 
 def _is_claim(value: bytes | None) -> bool:
-    found = _read(value)
+    found = read_request(value)
     return found.keys() == {"v", "kind", "incarnation", "owner"} and found["kind"] == "claim"

@@ -12,13 +12,16 @@ from contextlib import ExitStack
 from functools import lru_cache, partial
 from unittest.mock import patch
 
+from sim_followers import Followers
 from sim_kafka import SimKafka
+from sim_keys import CONTROL_KEYS, Keys
 from sim_lives import START_MS, Lives, Slot
 from sim_process import Late, Process
 from sim_producers import Producers
 from sim_recovery import recover
 from sim_retention import Retention
 from sim_sequencer import Domain, SimSequencer
+from sim_stores import Stores
 from sim_turns import Turns
 
 from totalorder.sequencer import codec, draft, kernel
@@ -67,13 +70,18 @@ FAULTS = {
     "clocks": 0.7,
     "mixes": 0.5,
     "patterns": 0.3,
+    "signed": 0.25,
+    "stores": 0.25,
+    "follows": 0.25,
 }
 """What may happen in a world, and in how many of them it may. `wide`: few Kafka topics of eight partitions, by key;
 `lopsided`: producers fill one partition of each topic, then another. `tells`: the job tells snapshots of its state.
 `stale`: renewals come late, also of generations that are over. `loses`: retention is quicker than the job, or
 than subscribers; with `stands` the job is not told to go on then, until all heals. `fails`: nor are some processes of
 subscribers, which a loss stops; the next one of the id is. `patterns`: subscriptions are by patterns too, and more
-Kafka topics come late."""
+Kafka topics come late. `signed`: requests must be, and others ask for what they may not.
+`stores`: some subscribers keep their positions in databases of their applications. `follows`: Readers
+read on while all that happens."""
 
 
 class World:
@@ -91,6 +99,7 @@ class World:
         # What is stamped of a topic and not read when it is deleted is lost, which with m = 2 stops a subscriber.
         if self.has("two"):
             self.faults -= {"deletes", "loses"}
+            self.faults.discard("stores")  # there is no position there
         # Patterns are of Kafka topics, which come late and one by one.
         if self.has("patterns"):
             self.faults -= {"wide", "grows"}
@@ -129,8 +138,14 @@ class World:
         self.lease_s = rng.choice([6, 15]) if self.has("leases") else 0
         self.silent_until = 0.0
         self.late: list[Late] = []
+        self.keys = Keys(self)
         self.retention = Retention(self)
         self.lives = Lives(self)
+        self.stores = Stores(self)
+        self.followers = Followers(self)
+        if self.has("stores"):
+            for slot in self.slots:
+                slot.stores = rng.random() < 0.7
         self.turns: Turns[Process] = Turns(rng)
         self._patches = ExitStack()
 
@@ -165,6 +180,7 @@ class World:
             topic_by="key" if self.has("wide") else rng.choice(names),
             keyframe_every=rng.choice([1, 3, 64]),
             max_part_bytes=rng.choice([1_500, 600_000]),
+            keys=CONTROL_KEYS if self.has("signed") else (),
         )
 
     def comes_late(self) -> bool:
@@ -186,6 +202,8 @@ class World:
             self._patches.enter_context(patch.object(receipts, "_MOST", self.rng.choice([2, 10])))
             self._patches.enter_context(patch.object(draft, "RENEWALS_ALWAYS_HOT", 0))
             self._patches.enter_context(patch.object(kernel, "_SPARSEST", self.rng.choice([0, 2])))
+        if self.has("stores"):
+            self._patches.enter_context(self.stores)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -253,6 +271,8 @@ class World:
             ("patterns", 0.02, self.producers.admit),
             ("deletes", 0.03, self.producers.delete_or_create),
             ("stale", 0.1, self.lives.renew_late),
+            ("signed", 0.1, self.keys.forge),
+            ("follows", 0.7, self.followers.go_on),
         ):
             if self.has(name) and rng.random() < share:
                 happens()
@@ -330,6 +350,8 @@ class World:
             self.lives.settle(slot)
         for process in [slot.processes[-1] for slot in self.slots]:
             self.lives.close(process)
+        if self.has("follows"):
+            self.followers.settle()
 
     def _let_go(self, process: Process) -> None:
         """It is not killed amid of a call: then one that hangs would look like one that died. The newest goes on."""
