@@ -5,10 +5,10 @@ from kafka.partitioner.default import murmur2
 
 from totalorder.bench.workload import Ints, Workload
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.control import Subscribe, encode_request
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import KafkaTopic
+from totalorder.sequencer.wire.control import Subscribe, encode_request
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import KafkaTopic
 
 NAME = "bench"
 _TOPIC_ID = "2f1c8a57-6b0e-4d93-a1f4-7c5e90b3d826"

@@ -1,5 +1,5 @@
 """The protocol of total notification ordering, pure: no clock, no I/O, no Spark, no Kafka.
 
-`engine.step` runs the topic managers over one batch; `delivery` holds the subscriber's side; everything that goes over
-the wire or into state has its codec here. docs/protocol.md tells why each rule is as it is.
+`engine.step` runs the topic managers over one batch, `state` has the bytes of what it keeps; `wire` is what
+goes over Kafka, and all that the subscriber's side has of this room. docs/protocol.md tells why each rule is as it is.
 """

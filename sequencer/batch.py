@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.sequencer.stamps import KafkaTopic
+from totalorder.sequencer.wire.stamps import KafkaTopic
 
 Ints = npt.NDArray[np.int64]
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 from totalorder.errors import LimitExceeded
 from totalorder.sequencer import groups
 from totalorder.sequencer.groups import Counts, GroupChange
-from totalorder.sequencer.limits import MAX_TOPICS_PER_DOMAIN
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.sequencer.state import NO_RENEWALS, Cold, Lost, Renewals, State, Subscription
+from totalorder.sequencer.wire.limits import MAX_TOPICS_PER_DOMAIN
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source
 
 Ints = npt.NDArray[np.int64]
 _NOBODY = np.zeros(0, dtype=np.int64)

@@ -12,18 +12,19 @@ import numpy.typing as npt
 
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.control import Answer, BadRequest, Claim, Retire, claim_in, parse_request, skips_in
 from totalorder.sequencer.draft import Draft
-from totalorder.sequencer.invariants import check_step, due
-from totalorder.sequencer.limits import MAX_KAFKA_TOPICS
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.numbering import present
+from totalorder.sequencer.invariants import check_step
 from totalorder.sequencer.order import SliceFalls, pi_order
 from totalorder.sequencer.registry import Registry
-from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.stamper import Stamper
-from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch, StampRows, first_digest
 from totalorder.sequencer.state import NO_RENEWALS, Cold, EngineConfig, Hot, State
+from totalorder.sequencer.wire.control import Answer, BadRequest, Claim, Retire, claim_in, parse_request, skips_in
+from totalorder.sequencer.wire.invariants import due
+from totalorder.sequencer.wire.limits import MAX_KAFKA_TOPICS
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.numbering import present
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source, StampedBatch, StampRows, first_digest
 
 Ints = npt.NDArray[np.int64]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.sequencer.numbering import differences
+from totalorder.sequencer.wire.numbering import differences
 
 Ints = npt.NDArray[np.int64]
 _NONE = np.iinfo(np.int64).min

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import Contradiction
-from totalorder.sequencer.cuts import Cut
 from totalorder.sequencer.order import pi_order
-from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
+from totalorder.sequencer.wire.cuts import Cut
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source, StampedBatch
 
 Ints = npt.NDArray[np.int64]
 Place = tuple[Source, int]

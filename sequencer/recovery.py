@@ -19,17 +19,17 @@ import numpy.typing as npt
 
 from totalorder.errors import Contradiction, EventsLost, StateError
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.chain import Chain
-from totalorder.sequencer.codec import StampsAssembler, bytes_of
-from totalorder.sequencer.control import Answer, claim_in
 from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.numbering import present
 from totalorder.sequencer.shards import of_shards, with_counts
-from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.snapshot import Snapshot, SnapshotMark
-from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.sequencer.state import EngineConfig, State
+from totalorder.sequencer.wire.chain import Chain
+from totalorder.sequencer.wire.codec import StampsAssembler, bytes_of
+from totalorder.sequencer.wire.control import Answer, claim_in
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.numbering import present
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 
 Ints = npt.NDArray[np.int64]
 _ANOTHER = "Other settings than the domain's were given, or something else than the sequencer writes to its topics"

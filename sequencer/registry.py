@@ -7,7 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import LimitExceeded
-from totalorder.sequencer.control import (
+from totalorder.sequencer.draft import Draft
+from totalorder.sequencer.stamper import Stamper
+from totalorder.sequencer.state import Subscription
+from totalorder.sequencer.wire.control import (
     Answer,
     BadRequest,
     Ended,
@@ -26,12 +29,9 @@ from totalorder.sequencer.control import (
     Unsubscribe,
     parse_request,
 )
-from totalorder.sequencer.draft import Draft
-from totalorder.sequencer.limits import MAX_KAFKA_TOPICS, MAX_SUBSCRIPTIONS
-from totalorder.sequencer.signing import Signatures
-from totalorder.sequencer.stamper import Stamper
-from totalorder.sequencer.stamps import KafkaTopic, Source
-from totalorder.sequencer.state import Subscription
+from totalorder.sequencer.wire.limits import MAX_KAFKA_TOPICS, MAX_SUBSCRIPTIONS
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source
 
 Ints = npt.NDArray[np.int64]
 _NEVER = Subscription(generation=0, nonce="", topics=(), lease_ms=0, expires_ms=0, g=0, lapsed=True)

@@ -16,10 +16,12 @@ from typing import Any
 import pyarrow as pa
 
 from totalorder.errors import LimitExceeded, StateError, WireError
-from totalorder.sequencer.budget import parse_json
-from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.cuts import Cut
-from totalorder.sequencer.limits import (
+from totalorder.sequencer.sound import require_sound
+from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.budget import parse_json
+from totalorder.sequencer.wire.codec import WireRecord
+from totalorder.sequencer.wire.cuts import Cut
+from totalorder.sequencer.wire.limits import (
     MAX_ANSWER_BYTES,
     MAX_COUNT,
     MAX_CUT_SOURCES,
@@ -32,9 +34,7 @@ from totalorder.sequencer.limits import (
     MAX_STATE_BYTES,
     MAX_TOPIC_ID_CHARS,
 )
-from totalorder.sequencer.sound import require_sound
-from totalorder.sequencer.stamps import DIGEST_BYTES, Source
-from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.stamps import DIGEST_BYTES, Source
 
 VERSION = 1
 PART, MARK = "part", "mark"

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import StateError
-from totalorder.sequencer.limits import (
+from totalorder.sequencer.state import Cold, EngineConfig, Hot, State, Subscription
+from totalorder.sequencer.wire.limits import (
     MAX_COUNT,
     MAX_KAFKA_TOPIC_CHARS,
     MAX_KAFKA_TOPICS,
@@ -23,9 +24,8 @@ from totalorder.sequencer.limits import (
     MAX_TOPICS_PER_DOMAIN,
     MAX_TOPICS_PER_SUBSCRIPTION,
 )
-from totalorder.sequencer.names import valid_id, valid_nonce, valid_topic
-from totalorder.sequencer.stamps import DIGEST_BYTES
-from totalorder.sequencer.state import Cold, EngineConfig, Hot, State, Subscription
+from totalorder.sequencer.wire.names import valid_id, valid_nonce, valid_topic
+from totalorder.sequencer.wire.stamps import DIGEST_BYTES
 
 Ints = npt.NDArray[np.int64]
 _OWN = ("digests", "owed", "rekey", "opening")

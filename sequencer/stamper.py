@@ -9,9 +9,9 @@ import numpy.typing as npt
 from totalorder.sequencer.draft import Draft
 from totalorder.sequencer.groups import GroupChange
 from totalorder.sequencer.kernel import Groups, Recency, Stamped, gather, stamp_run
-from totalorder.sequencer.numbering import numbered, sorted_order
-from totalorder.sequencer.stamps import StampRows
 from totalorder.sequencer.state import Hot
+from totalorder.sequencer.wire.numbering import numbered, sorted_order
+from totalorder.sequencer.wire.stamps import StampRows
 
 Ints = npt.NDArray[np.int64]
 

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from totalorder.errors import StateError
 from totalorder.sequencer.groups import Counts
-from totalorder.sequencer.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS, MAX_STATE_UNITS
-from totalorder.sequencer.names import DomainTopics, stamps_partition
-from totalorder.sequencer.packing import pack, readable, unpack
-from totalorder.sequencer.stamps import KafkaTopic
-from totalorder.sequencer.values import number, text
+from totalorder.sequencer.wire.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS, MAX_STATE_UNITS
+from totalorder.sequencer.wire.names import DomainTopics, stamps_partition
+from totalorder.sequencer.wire.packing import pack, readable, unpack
+from totalorder.sequencer.wire.stamps import KafkaTopic
+from totalorder.sequencer.wire.values import number, text
 
 Ints = npt.NDArray[np.int64]
 VERSION = 3

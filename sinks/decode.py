@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from totalorder.errors import Contradiction, EventsLost, WireError
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import (
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.control import (
     Answer,
     Ended,
     Grant,
@@ -22,9 +22,9 @@ from totalorder.sequencer.control import (
     Skipped,
     decode_answer,
 )
-from totalorder.sequencer.cuts import Cut, CutsAssembler, is_key_cut
-from totalorder.sequencer.receipts import Receipts, decode_receipts
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.cuts import Cut, CutsAssembler, is_key_cut
+from totalorder.sequencer.wire.receipts import Receipts, decode_receipts
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.sinks import pieces
 from totalorder.sinks.schema import LOST, NEXT_OFFSETS, TABLES, TAKEN
 

@@ -12,7 +12,7 @@ from pyspark.sql import (
     functions as F,  # noqa: N812
 )
 
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.sinks import pieces
 from totalorder.sinks.decode import PLACE, event_ranges, matched, with_reads
 from totalorder.sinks.settings import LineageSettings

@@ -13,7 +13,7 @@ from pyspark.sql import (
 )
 
 from totalorder.errors import EventsLost, PreflightFailed, StateError
-from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.sinks import pieces
 from totalorder.sinks.decode import LogRecord
 from totalorder.sinks.settings import LineageSettings

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import structlog
 
 from totalorder.errors import EventsLost, WireError
-from totalorder.sequencer.control import Answer
-from totalorder.sequencer.receipts import Receipts
+from totalorder.sequencer.wire.control import Answer
+from totalorder.sequencer.wire.receipts import Receipts
 from totalorder.sinks import decode, pieces
 from totalorder.sinks.decode import ChainEnd, CutsReader, LoggedBatch, LoggedCut, LogRecord, StampsReader
 from totalorder.sinks.groups import Interval, SequencingGroups

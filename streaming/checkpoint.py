@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from typing import Self
 
 from totalorder.errors import StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.store import Store

@@ -7,7 +7,7 @@ from kafka import KafkaConsumer
 
 from totalorder.config import Settings
 from totalorder.errors import PreflightFailed
-from totalorder.sequencer.control import Claim, claim_in, encode_claim
+from totalorder.sequencer.wire.control import Claim, claim_in, encode_claim
 from totalorder.streaming import reading, writing
 from totalorder.streaming.record import DomainRecord
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from totalorder.config import Settings
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Answer, Renewed, answer_key, encode_answer, skips_in
-from totalorder.sequencer.cuts import Cut
 from totalorder.sequencer.engine import Effects
 from totalorder.sequencer.recovery import Recovery, StampsLog
-from totalorder.sequencer.signing import Signatures
-from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.sequencer.state import State
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import Answer, Renewed, answer_key, encode_answer, skips_in
+from totalorder.sequencer.wire.cuts import Cut
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.streaming import writing
 from totalorder.streaming.cut.batches import to_batch
 from totalorder.streaming.cut.chunk import Chunk

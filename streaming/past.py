@@ -11,12 +11,12 @@ from kafka import KafkaConsumer, TopicPartition
 
 from totalorder.config import Settings
 from totalorder.errors import BrokerUnavailable, StateError, WireError
-from totalorder.sequencer.control import Answer, Grant, answer_key, decode_answer
-from totalorder.sequencer.cuts import Cut, CutsAssembler
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES
 from totalorder.sequencer.recovery import StampsLog
 from totalorder.sequencer.snapshot import Snapshot, SnapshotAssembler, SnapshotMark, decode_mark
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.control import Answer, Grant, answer_key, decode_answer
+from totalorder.sequencer.wire.cuts import Cut, CutsAssembler
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES
+from totalorder.sequencer.wire.stamps import StampedBatch
 from totalorder.streaming import reading
 from totalorder.streaming.reading import Ranges
 

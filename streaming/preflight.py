@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from totalorder.config import Settings
 from totalorder.errors import PreflightFailed, StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim, is_anothers
 from totalorder.streaming.record import FIXED, GO_ON_WITHOUT, DomainRecord, EventTopic

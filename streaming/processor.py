@@ -20,14 +20,9 @@ from pyspark.sql.types import (
 
 from totalorder.errors import Error, StateError
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.codec import WireRecord, encode_stamps
-from totalorder.sequencer.control import Retired, Skipped, answer_key, encode_answer
 from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.shards import with_counts
-from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.snapshot import encode_parts
-from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import (
     Cold,
     EngineConfig,
@@ -37,6 +32,11 @@ from totalorder.sequencer.state import (
     encode_cold,
     encode_hot,
 )
+from totalorder.sequencer.wire.codec import WireRecord, encode_stamps
+from totalorder.sequencer.wire.control import Retired, Skipped, answer_key, encode_answer
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.batches import CHUNK, TIME_MS, to_batch
 from totalorder.streaming.cut.rows import Seed, chunks_of, seed_in
 from totalorder.streaming.cut.source_settings import SourceSettings

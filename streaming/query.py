@@ -11,7 +11,7 @@ from pyspark.sql import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from totalorder.config import Settings
-from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.wire.signing import Signatures
 from totalorder.streaming import session
 from totalorder.streaming.cut import datasource
 from totalorder.streaming.cut.batches import TIME_MS

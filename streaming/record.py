@@ -8,8 +8,8 @@ from typing import Any, Literal, Self, get_args
 
 from totalorder.config import Settings
 from totalorder.errors import StateError
-from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import EngineConfig
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.offset import BatchEnd
 
 VERSION = 5

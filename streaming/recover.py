@@ -20,12 +20,12 @@ from pyspark.errors import PySparkException
 from totalorder.config import Settings
 from totalorder.control_keys import read_signatures
 from totalorder.errors import BrokerUnavailable, Error, PreflightFailed, StateError
-from totalorder.sequencer.cuts import Cut
 from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog, require_all
-from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.snapshot import Snapshot, SnapshotMark, cut_of
-from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import EngineConfig
+from totalorder.sequencer.wire.cuts import Cut
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming import claims, past, preflight, recovered
 from totalorder.streaming.checkpoint import QUERY, RECORD, CheckpointLock
 from totalorder.streaming.completing import AGAIN, Completing, Last, write

@@ -6,8 +6,8 @@ from dataclasses import replace
 from totalorder.config import Settings
 from totalorder.errors import StateError
 from totalorder.sequencer.recovery import Recovery
-from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.sequencer.state import encode_cold, encode_hot
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source
 from totalorder.streaming.checkpoint import RECORD, seed_digest, write_seed
 from totalorder.streaming.completing import AGAIN, Last
 from totalorder.streaming.cut.offset import BatchEnd

@@ -21,8 +21,8 @@ from totalorder.config import Settings
 from totalorder.control_keys import read_signatures
 from totalorder.errors import Error, PreflightFailed, StateError
 from totalorder.librdkafka_settings import consumer_settings
-from totalorder.sequencer.signing import Signatures
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming import claims, preflight
 from totalorder.streaming.batch_log import BatchLog
 from totalorder.streaming.checkpoint import (

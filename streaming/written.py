@@ -6,9 +6,9 @@ from typing import Any, Self
 
 from totalorder.config import Settings
 from totalorder.errors import StateError, WireError
-from totalorder.sequencer.codec import decode_part
-from totalorder.sequencer.control import decode_answer
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.codec import decode_part
+from totalorder.sequencer.wire.control import decode_answer
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.streaming import reading
 
 _LOOK_BACK = 4

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from totalorder.errors import BatchesMissing
-from totalorder.sequencer.control import Answer, Grant
-from totalorder.sequencer.position import Progress, StampsMark
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Answer, Grant
+from totalorder.sequencer.wire.position import Progress, StampsMark
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.delivery.rows import groups
 from totalorder.subscriber.position import Position

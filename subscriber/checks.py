@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from numbers import Real
 
 from totalorder.errors import SettingsError
-from totalorder.sequencer.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
-from totalorder.sequencer.names import DomainTopics, valid_id, valid_topic
+from totalorder.sequencer.wire.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
+from totalorder.sequencer.wire.names import DomainTopics, valid_id, valid_topic
 from totalorder.subscriber.reading.choice import Choice
 
 

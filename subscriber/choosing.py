@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from totalorder.errors import SettingsError
-from totalorder.sequencer.control import Answer, Grant
-from totalorder.sequencer.cuts import KEY_EVERY
+from totalorder.sequencer.wire.control import Answer, Grant
+from totalorder.sequencer.wire.cuts import KEY_EVERY
 from totalorder.subscriber.following import Following
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.transport import Record, Transport

@@ -6,10 +6,10 @@ from operator import itemgetter
 from typing import Protocol
 
 from totalorder.errors import EventsLost
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, decode_answer
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.control import Answer, decode_answer
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.delivery.effects import (
     PauseEvents,
     PauseStamps,

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Collection
 
 from totalorder.errors import SettingsError
-from totalorder.sequencer.control import Answer, Grant, Retired
-from totalorder.sequencer.cuts import CutsAssembler, is_key_cut
-from totalorder.sequencer.limits import MAX_TOPICS_PER_SUBSCRIPTION
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import KafkaTopic
+from totalorder.sequencer.wire.control import Answer, Grant, Retired
+from totalorder.sequencer.wire.cuts import CutsAssembler, is_key_cut
+from totalorder.sequencer.wire.limits import MAX_TOPICS_PER_SUBSCRIPTION
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import KafkaTopic
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.stamps_log import headers_of
 from totalorder.subscriber.transport import Partition, Record

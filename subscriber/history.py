@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Skipped
+from totalorder.sequencer.wire.control import Answer, Ended, Grant, Retired, Skipped
 
 
 class History:

@@ -4,7 +4,7 @@ import zlib
 from operator import itemgetter
 
 from totalorder.errors import WireError
-from totalorder.sequencer.limits import MAX_TOPIC_CHARS
+from totalorder.sequencer.wire.limits import MAX_TOPIC_CHARS
 from totalorder.subscriber.delivery.events import EventBlock
 from totalorder.subscriber.transport import Record
 

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError, WireError
-from totalorder.sequencer.budget import parse_json
-from totalorder.sequencer.names import DomainTopics, stamps_partition
-from totalorder.sequencer.values import number, text
+from totalorder.sequencer.wire.budget import parse_json
+from totalorder.sequencer.wire.names import DomainTopics, stamps_partition
+from totalorder.sequencer.wire.values import number, text
 from totalorder.subscriber.event import Event, Lost, place, told
 from totalorder.subscriber.seeing import LOG
 from totalorder.subscriber.transport import Partition, Record, Transport

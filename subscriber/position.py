@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from totalorder.errors import SettingsError
-from totalorder.sequencer.limits import MAX_COUNT
-from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.wire.limits import MAX_COUNT
+from totalorder.sequencer.wire.names import DomainTopics
 
 _FORM = re.compile(r"([^/]+)/([A-Za-z0-9_-]{1,64})/(0|[1-9][0-9]{0,18})", re.ASCII)
 

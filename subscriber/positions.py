@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from totalorder.sequencer.limits import MAX_COUNT
-from totalorder.sequencer.position import Progress, SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.wire.limits import MAX_COUNT
+from totalorder.sequencer.wire.position import Progress, SavedPosition, decode_saved, encode_saved
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 _MOST_DIGITS = len(str(MAX_COUNT))

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Generic, Literal, Self
 
 from totalorder.errors import Error
-from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_choice
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of

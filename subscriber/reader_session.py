@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from totalorder.errors import Error, SettingsError
-from totalorder.sequencer.control import Answer
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.control import Answer
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect, Reads

@@ -7,8 +7,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.sequencer.receipts import Receipts, encode_receipts
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.receipts import Receipts, encode_receipts
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost
 from totalorder.subscriber.delivery.rows import groups
 from totalorder.subscriber.transport import Partition, Transport

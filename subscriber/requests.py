@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from totalorder.errors import BrokerUnavailable, Fenced, Rejected, SubscriptionEnded
-from totalorder.sequencer.control import (
+from totalorder.sequencer.wire.control import (
     Answer,
     Ended,
     Grant,
@@ -15,8 +15,8 @@ from totalorder.sequencer.control import (
     Unsubscribe,
     encode_request,
 )
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.signing import Signer
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.signing import Signer
 from totalorder.subscriber.transport import Partition, Transport
 
 _ATTEMPTS = 5

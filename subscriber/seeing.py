@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 from totalorder.errors import Error
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.stamps import StampedBatch
 from totalorder.subscriber.delivery.effects import DeliverLost, Finished, Switched
 from totalorder.subscriber.delivery.machine import Delivery
 from totalorder.subscriber.delivery.waits import Wait

@@ -18,16 +18,16 @@ from totalorder.errors import (
     StoreUnavailable,
     SubscriptionEnded,
 )
-from totalorder.sequencer.control import (
+from totalorder.sequencer.wire.control import (
     Answer,
     Grant,
     Renewed,
     Subscribe,
     Unsubscribe,
 )
-from totalorder.sequencer.names import DomainTopics, stamps_partition
-from totalorder.sequencer.position import Progress, before_subscription
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.names import DomainTopics, stamps_partition
+from totalorder.sequencer.wire.position import Progress, before_subscription
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.beginning import Beginning
 from totalorder.subscriber.choosing import Choosing

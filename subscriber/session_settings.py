@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, cast
 
-from totalorder.sequencer.signing import Signer
+from totalorder.sequencer.wire.signing import Signer
 from totalorder.subscriber.checks import check_count, check_lease, check_name, check_seconds
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.start import Start

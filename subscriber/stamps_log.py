@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from totalorder.errors import Contradiction, EventsLost, WireError
-from totalorder.sequencer.codec import StampsAssembler, decode_part
-from totalorder.sequencer.limits import MAX_PARTS
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.position import StampsMark
+from totalorder.sequencer.wire.codec import StampsAssembler, decode_part
+from totalorder.sequencer.wire.limits import MAX_PARTS
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.position import StampsMark
 from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps, StopStamps
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.search import Looked, Search

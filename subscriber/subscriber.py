@@ -15,7 +15,7 @@ from totalorder.errors import (
     StateError,
     SubscriptionEnded,
 )
-from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import (
     check_choice,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import repeat
 from typing import NamedTuple, Protocol, Self
 
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 
 
 class Partition(NamedTuple):

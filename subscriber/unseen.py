@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from totalorder.errors import BrokerUnavailable
-from totalorder.sequencer.control import Grant
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Grant
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.delivery.waits import Wait
 from totalorder.subscriber.transport import Partition, Transport
 

@@ -11,7 +11,7 @@ from waiting import wait_until
 
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
-from totalorder.sequencer import invariants
+from totalorder.sequencer.wire import invariants
 
 NewTopic = Callable[..., str]
 
@@ -21,7 +21,7 @@ settings.load_profile("totalorder")
 
 
 _WALKS_EVERY = 7
-"""Whole states are walked at each so many-th chance (sequencer/invariants.py)."""
+"""Whole states are walked at each so many-th chance (sequencer/wire/invariants.py)."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

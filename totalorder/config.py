@@ -21,8 +21,8 @@ from pydantic_settings import (
 )
 
 from totalorder.errors import SettingsError
-from totalorder.sequencer.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS
-from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.wire.limits import MAX_SHARDS, MAX_STAMPS_PARTITIONS
+from totalorder.sequencer.wire.names import DomainTopics
 
 ENV_PREFIX = "TOTALORDER_"
 DAY_MS = 86_400_000

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from totalorder.errors import SettingsError
-from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.wire.signing import Signatures
 
 _MOST_BYTES = 65_536
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from totalorder.sequencer.stamps import Source
+    from totalorder.sequencer.wire.stamps import Source
 
 
 class Error(Exception):

@@ -14,8 +14,8 @@ from totalorder.bench.outcome import Outcome, Request, Table
 from totalorder.bench.plots import line_plot
 from totalorder.bench.workload import SHAPES, Workload
 from totalorder.broker import LocalBroker
-from totalorder.sequencer.codec import WireRecord, encode_stamps
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.codec import WireRecord, encode_stamps
+from totalorder.sequencer.wire.stamps import StampedBatch
 
 TOPICS, SUBSCRIPTION_SIZE = 1_000, 10
 STEADY_BATCH = 2_500

@@ -10,9 +10,9 @@ from totalorder.bench.bytes.stamps_log import log_bytes
 from totalorder.bench.domain import EVENT_PARTITIONS
 from totalorder.config import make_settings
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.cuts import Cut, CutEncoder
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.publisher import Publisher
 from totalorder.streaming.preflight import own_topics
 from totalorder.streaming.topics import Topics

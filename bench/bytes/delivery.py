@@ -15,10 +15,10 @@ from totalorder.bench.domain import EVENTS, Domain
 from totalorder.bench.timing import timed
 from totalorder.bench.workload import Workload
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.codec import StampsAssembler, WireRecord, encode_stamps
-from totalorder.sequencer.control import Grant
-from totalorder.sequencer.position import partitions_of
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.codec import StampsAssembler, WireRecord, encode_stamps
+from totalorder.sequencer.wire.control import Grant
+from totalorder.sequencer.wire.position import partitions_of
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.delivery.effects import Deliveries, Effect
 from totalorder.subscriber.delivery.events import EventBlock
 from totalorder.subscriber.delivery.machine import Delivery

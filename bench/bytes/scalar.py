@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.stamps import StampedBatch
 
 
 def without_entries(stamped: StampedBatch, previous_digest: str) -> StampedBatch:

@@ -8,7 +8,7 @@ from kafka import KafkaAdminClient
 
 from totalorder import kafka_clients
 from totalorder.config import make_settings
-from totalorder.sequencer.codec import WireRecord
+from totalorder.sequencer.wire.codec import WireRecord
 from totalorder.streaming.preflight import own_topics
 from totalorder.streaming.query import sink_options
 from totalorder.streaming.topics import Topics

@@ -18,7 +18,7 @@ from totalorder.bench.outcome import Say
 from totalorder.bench.shards.command import topic_name
 from totalorder.bench.workload import Workload
 from totalorder.errors import Error
-from totalorder.sequencer.codec import StampsAssembler
+from totalorder.sequencer.wire.codec import StampsAssembler
 
 Floats = npt.NDArray[np.float64]
 KAFKA_TOPICS = ("a", "b", "c", "d")

@@ -18,9 +18,9 @@ from totalorder.bench.plots import line_plot
 from totalorder.bench.timing import best_of, timed
 from totalorder.bench.workload import Workload
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import encode_answer
 from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import encode_answer
 
 BATCH = 2_500
 SHAPE = 0.349

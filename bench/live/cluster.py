@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.config import Settings, make_settings
-from totalorder.sequencer.control import Subscribe, encode_request
+from totalorder.sequencer.wire.control import Subscribe, encode_request
 from totalorder.streaming import session
 from totalorder.streaming.preflight import own_topics
 from totalorder.streaming.query import sink_options

@@ -11,8 +11,8 @@ from totalorder import kafka_clients
 from totalorder.bench.workload import Ints
 from totalorder.config import Settings
 from totalorder.errors import Error
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 
 _TIMEOUT_S = 60.0
 

@@ -10,8 +10,8 @@ from kafka import TopicPartition
 from totalorder import kafka_clients
 from totalorder.bench.peers.load import TOPICS, topic_name
 from totalorder.bench.peers.merge import Key, MergeBuffer
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.names import DomainTopics
 
 SINGLE = "everything"
 DOMAIN = "bench"

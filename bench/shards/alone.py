@@ -12,11 +12,11 @@ import numpy as np
 from totalorder.bench.live.load import BACKLOG_RATE
 from totalorder.bench.workload import Ints
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Subscribe, encode_request
 from totalorder.sequencer.engine import EngineConfig, State, initial_state, step
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import Subscribe, encode_request
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut import consumers, reading
 from totalorder.streaming.cut.batches import to_batch
 from totalorder.streaming.cut.chunk import MAX_EVENTS, Chunk, decode, encode

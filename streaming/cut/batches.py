@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch
-from totalorder.sequencer.numbering import numbered
-from totalorder.sequencer.stamps import KafkaTopic
+from totalorder.sequencer.wire.numbering import numbered
+from totalorder.sequencer.wire.stamps import KafkaTopic
 from totalorder.streaming.cut.chunk import Chunk
 
 Ints = npt.NDArray[np.int64]

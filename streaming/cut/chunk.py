@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import StateError
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES, MAX_PARTITION_NUMBER
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES, MAX_PARTITION_NUMBER
+from totalorder.sequencer.wire.stamps import Source
 
 Ints = npt.NDArray[np.int64]
 MAX_EVENTS = 65_536

@@ -23,12 +23,12 @@ import numpy as np
 
 from totalorder.control_keys import read_signatures
 from totalorder.errors import BrokerUnavailable, LimitExceeded, StateError
-from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.control import Retire, Skip, encode_request
-from totalorder.sequencer.cuts import Cut, CutEncoder
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.signing import RETIRE
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.codec import WireRecord
+from totalorder.sequencer.wire.control import Retire, Skip, encode_request
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.signing import RETIRE
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.ahead import MAX_EVENTS, Ahead
 from totalorder.streaming.cut.chunk import Chunk, Ints
 from totalorder.streaming.cut.ends import Look

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from kafka.errors import BrokerResponseError, RetriableError, for_code
 
 from totalorder.errors import Error, StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.requests import UNKNOWN_TOPIC, Address, Cluster, Offsets
 
 Ints = npt.NDArray[np.int64]

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut import messages
 from totalorder.streaming.cut.failures import Silence, Trouble
 from totalorder.streaming.cut.librdkafka import Addresses, Client, Message

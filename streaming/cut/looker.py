@@ -16,7 +16,7 @@ import numpy as np
 import structlog
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.connection import Connector, Wire, receive_all
 from totalorder.streaming.cut.ends import Ends, Ints, Look, routes
 from totalorder.streaming.cut.pace import LookFigures, Minute, Pace

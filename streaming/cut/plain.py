@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from totalorder.errors import StateError
 from totalorder.librdkafka_consumer import headers_of
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut.failures import Silence, Trouble
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 from totalorder.streaming.cut.records import NONE, Names, OnQuiet, Place, Records, by_place

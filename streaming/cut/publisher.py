@@ -12,8 +12,8 @@ from confluent_kafka import KafkaException, Producer
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.librdkafka_settings import consumer_settings
-from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.limits import MAX_ROW_BYTES
+from totalorder.sequencer.wire.codec import WireRecord
+from totalorder.sequencer.wire.limits import MAX_ROW_BYTES
 from totalorder.streaming.cut.failures import Trouble
 
 _DEFAULTS = {"reconnect.backoff.max.ms": "1000"}

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import Error, StateError
-from totalorder.sequencer.limits import MAX_TOPIC_CHARS
+from totalorder.sequencer.wire.limits import MAX_TOPIC_CHARS
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 
 Ints = npt.NDArray[np.int64]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from totalorder.config import Settings
-from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 
 

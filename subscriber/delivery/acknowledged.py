@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Mapping
 
 from totalorder.errors import LimitExceeded
-from totalorder.sequencer.control import Skipped
-from totalorder.sequencer.position import Progress
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Skipped
+from totalorder.sequencer.wire.position import Progress
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.delivery.events import Events
 from totalorder.subscriber.delivery.rows import Rows, counts, groups
 from totalorder.subscriber.delivery.sets import Sets
@@ -115,7 +115,7 @@ class Acknowledged:
         return Rows.joined([item for item in self._waiting if isinstance(item, Rows)])
 
     def check_whole(self, g: int, clock: Mapping[int, int]) -> None:
-        """Dear (sequencer/invariants.py): delivery has come to `g`, and of the set in force to this clock."""
+        """Dear (sequencer/wire/invariants.py): delivery has come to `g`, and of the set in force to this clock."""
         assert self._settled <= self.sequence <= self.delivered, "more is settled or acknowledged than was delivered"
         waiting = sum(_size(item) for item in self._waiting if not isinstance(item, Switch))
         assert waiting == self.delivered - self._settled, f"{waiting} deliveries wait, and other numbers are counted"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.delivery.rows import Rows
 
 Tag = Literal["redelivered"]

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import Contradiction
-from totalorder.sequencer.control import Skipped
-from totalorder.sequencer.stamps import KafkaTopic, Source
+from totalorder.sequencer.wire.control import Skipped
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source
 from totalorder.subscriber.delivery.effects import (
     Effect,
     PauseEvents,
@@ -89,7 +89,7 @@ class EventPartition:
         return released
 
     def check_whole(self, max_buffered: int) -> None:
-        """Dear (sequencer/invariants.py)."""
+        """Dear (sequencer/wire/invariants.py)."""
         name, offsets = source_name(self.source), self.held[0]
         assert self.held.shape == (3, len(self.handles)), f"{name} holds other events than it has handles of"
         assert (offsets[1:] > offsets[:-1]).all(), f"{name} holds offsets that do not rise"
@@ -462,7 +462,7 @@ class Events:
         return True
 
     def check_whole(self, rows: Rows) -> None:
-        """Dear (sequencer/invariants.py): rows are those that are in the order and not delivered."""
+        """Dear (sequencer/wire/invariants.py): rows are those that are in the order and not delivered."""
         in_order = by_source(rows)
         for number, (source, owed) in enumerate(zip(self.sources, self.owed, strict=True)):
             name, state = source_name(source), self.read.get(source)

@@ -7,11 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import Contradiction, Fenced
-from totalorder.sequencer.control import Answer, Ended, Grant, Link, Retired, Skipped
-from totalorder.sequencer.invariants import due
-from totalorder.sequencer.numbering import differences
-from totalorder.sequencer.position import Progress, StampsMark
-from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
+from totalorder.sequencer.wire.control import Answer, Ended, Grant, Link, Retired, Skipped
+from totalorder.sequencer.wire.invariants import due
+from totalorder.sequencer.wire.numbering import differences
+from totalorder.sequencer.wire.position import Progress, StampsMark
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source, StampedBatch
 from totalorder.subscriber.delivery.acknowledged import Acknowledged
 from totalorder.subscriber.delivery.effects import (
     Deliveries,
@@ -494,7 +494,7 @@ class Delivery:
         )
 
     def _check_whole(self) -> None:
-        """Dear (sequencer/invariants.py): what the parts know of each other agrees."""
+        """Dear (sequencer/wire/invariants.py): what the parts know of each other agrees."""
         rows = self._order.rows
         self._sets.check_whole(self._g)
         self._stamps.check_whole(rows.mark, np.concatenate((rows.mark, self._acked.rows.mark)))

@@ -82,7 +82,7 @@ class Owed:
             self._acknowledged = self._delivered = self._end = 0
 
     def check_whole(self) -> None:
-        """Dear (sequencer/invariants.py)."""
+        """Dear (sequencer/wire/invariants.py)."""
         assert 0 <= self._acknowledged <= self._delivered <= self._end <= self._table.shape[1], "places out of order"
         kept = self._table[::2, self._acknowledged : self._end]
         assert (kept[:, 1:] > kept[:, :-1]).all(), "offsets that are owed do not rise together with their g"

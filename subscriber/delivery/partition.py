@@ -3,9 +3,9 @@
 from collections import deque
 from dataclasses import dataclass
 
-from totalorder.sequencer.chain import Chain
-from totalorder.sequencer.position import StampsMark
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.chain import Chain
+from totalorder.sequencer.wire.position import StampsMark
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +100,7 @@ class StampsPartition:
             self.frontier |= {source: max(end, self.frontier.get(source, 0)) for source, end in told}
 
     def check_whole(self, max_waiting: int) -> None:
-        """Dear (sequencer/invariants.py)."""
+        """Dear (sequencer/wire/invariants.py)."""
         numbers = [batch.batch for batch, _ in self.held]
         assert numbers == sorted(set(numbers)), f"{self.name} holds batches out of order"
         assert not numbers or numbers[0] > self.complete_batch, f"{self.name} holds a batch that is complete"

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.sequencer.numbering import sorted_order, spans
+from totalorder.sequencer.wire.numbering import sorted_order, spans
 
 Ints = npt.NDArray[np.int64]
 _FEW = 16

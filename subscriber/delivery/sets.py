@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import Contradiction, EventsLost
-from totalorder.sequencer.control import Link
-from totalorder.sequencer.position import Progress, partitions_of
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.control import Link
+from totalorder.sequencer.wire.position import Progress, partitions_of
+from totalorder.sequencer.wire.stamps import StampedBatch
 from totalorder.subscriber.delivery.switches import Switch, switch_of
 
 Ints = npt.NDArray[np.int64]
@@ -168,7 +168,7 @@ class Sets:
                 raise self._contradicts(f"batch {batch.batch} has another number for topic {name!r}: {topic}")
 
     def check_whole(self, g: int) -> None:
-        """Dear (sequencer/invariants.py): delivery has reached `g`."""
+        """Dear (sequencer/wire/invariants.py): delivery has reached `g`."""
         changes = [switch.g for switch in self.switches]
         assert changes == sorted(set(changes)), "changes ahead do not follow each other"
         assert not changes or g < changes[0], f"delivery is at g {g}, and the change at {changes[0]} lies ahead"

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.numbering import spans
-from totalorder.sequencer.position import StampsMark
-from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch, StampRows
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.numbering import spans
+from totalorder.sequencer.wire.position import StampsMark
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source, StampedBatch, StampRows
 from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps, StopStamps
 from totalorder.subscriber.delivery.partition import BatchMark, StampsPartition
 from totalorder.subscriber.delivery.rows import Rows, among, counts, groups
@@ -170,7 +170,7 @@ class Stamps:
                 del self._marks[number]
 
     def check_whole(self, undelivered: Ints, unacknowledged: Ints) -> None:
-        """Dear (sequencer/invariants.py): marks of rows that are not delivered; and not acknowledged."""
+        """Dear (sequencer/wire/invariants.py): marks of rows that are not delivered; and not acknowledged."""
         waiting: Counter[int] = Counter()
         for number, count in counts(undelivered):
             waiting[self._marks[number][0].partition] += count

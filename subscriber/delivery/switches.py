@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from totalorder.sequencer.control import Ended, Grant, Link
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Ended, Grant, Link
+from totalorder.sequencer.wire.stamps import Source
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.delivery.events import EventPartition, Events, place
 from totalorder.subscriber.delivery.order import Order
 from totalorder.subscriber.delivery.sets import Sets

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from totalorder.sequencer.position import partitions_of
+from totalorder.sequencer.wire.position import partitions_of
 
 
 class Choice:

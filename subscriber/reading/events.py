@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import Contradiction
-from totalorder.sequencer.stamps import KafkaTopic, Source
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source
 from totalorder.subscriber.delivery.effects import Effect, PauseEvents, ReadEvents, ResumeEvents, StopEvents
 from totalorder.subscriber.delivery.events import NONE, EventBlock, EventPartition, by_source, place, source_name
 from totalorder.subscriber.delivery.owed import Owed
@@ -172,7 +172,7 @@ class Sources:
         return self._states[number].found_behind(offset)
 
     def check_whole(self, rows: Rows) -> None:
-        """Dear (sequencer/invariants.py): rows are those that are in line."""
+        """Dear (sequencer/wire/invariants.py): rows are those that are in line."""
         in_line = by_source(rows)
         for number, (source, state) in enumerate(zip(self.sources, self._states, strict=True)):
             name, stamped, owed = source_name(source), in_line.get(number, NONE), state.owed.pending

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from totalorder.errors import Contradiction
-from totalorder.sequencer.control import Answer, Grant, Retired, Skipped
-from totalorder.sequencer.invariants import due
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import StampsMark
-from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
+from totalorder.sequencer.wire.control import Answer, Grant, Retired, Skipped
+from totalorder.sequencer.wire.invariants import due
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import StampsMark
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source, StampedBatch
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect
 from totalorder.subscriber.delivery.events import HERE, LOST, EventBlock, ranges
 from totalorder.subscriber.delivery.order import Found, Line
@@ -299,7 +299,7 @@ class Reading:
         )
 
     def _check_whole(self) -> None:
-        """Dear (sequencer/invariants.py): what the parts know of each other agrees."""
+        """Dear (sequencer/wire/invariants.py): what the parts know of each other agrees."""
         rows = self._line.rows
         self._batches.check_whole(len(rows))
         self._events.check_whole(rows)

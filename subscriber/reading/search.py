@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from totalorder.sequencer.position import StampsMark
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.position import StampsMark
+from totalorder.sequencer.wire.stamps import StampedBatch
 
 _BACK = 16
 """Reading begins so many records before what was found: parts of the next batch may stand between those of the last."""

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import BatchesMissing, Contradiction
-from totalorder.sequencer.chain import Chain
-from totalorder.sequencer.position import StampsMark
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.chain import Chain
+from totalorder.sequencer.wire.position import StampsMark
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps, StopStamps
 from totalorder.subscriber.delivery.rows import Rows, among, groups
 from totalorder.subscriber.reading.choice import Choice
@@ -223,7 +223,7 @@ class Batches:
                 self._effects.append(ResumeStamps(partition=part.number))
 
     def check_whole(self, waiting: int) -> None:
-        """Dear (sequencer/invariants.py): so many rows wait for their events."""
+        """Dear (sequencer/wire/invariants.py): so many rows wait for their events."""
         for part in self._parts.values():
             numbers = [batch.batch for batch in part.ahead]
             assert numbers == sorted(set(numbers)), f"stamps partition {part.number} holds batches out of order"

@@ -16,8 +16,8 @@ from totalorder.bench.bytes.stamps_log import StampsLog
 from totalorder.bench.domain import EVENT_PARTITIONS, Domain
 from totalorder.bench.workload import Workload
 from totalorder.broker import LocalBroker
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder, CutsAssembler
 
 
 def small(*, m: int = 2, events: int = 3_000) -> Domain:

@@ -25,7 +25,7 @@ from totalorder.bench.figures.size import (
 from totalorder.bench.outcome import Size
 from totalorder.bench.workload import SHAPES, Ints, Workload
 from totalorder.errors import Error
-from totalorder.sequencer.codec import encode_stamps
+from totalorder.sequencer.wire.codec import encode_stamps
 
 WORKLOAD = Workload(topics=60, shape=0.349)
 

@@ -26,8 +26,8 @@ from totalorder.bench.shards.stages import TaskTime
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, Error
 from totalorder.sequencer.batch import Row
-from totalorder.sequencer.control import Subscribe, encode_request
-from totalorder.sequencer.names import DomainTopics
+from totalorder.sequencer.wire.control import Subscribe, encode_request
+from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.streaming.cut.chunk import decode
 
 

@@ -14,7 +14,7 @@ from waiting import wait_until
 import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
-from totalorder.sequencer.receipts import decode_receipts
+from totalorder.sequencer.wire.receipts import decode_receipts
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
 NewTopic = Callable[..., str]

@@ -21,8 +21,8 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.config import Settings
 from totalorder.errors import BrokerUnavailable, Error, PreflightFailed, StateError
-from totalorder.sequencer.control import Grant, Rejection, Subscribe, encode_request
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES
+from totalorder.sequencer.wire.control import Grant, Rejection, Subscribe, encode_request
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.checkpoint import LOCK, RECORD
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import Sequencer

@@ -17,7 +17,7 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.config import Settings
 from totalorder.errors import Error, EventsLost, PreflightFailed, StateError
-from totalorder.sequencer.control import Skipped
+from totalorder.sequencer.wire.control import Skipped
 from totalorder.streaming.checkpoint import read_checkpoint
 from totalorder.streaming.recover import recover
 from totalorder.streaming.runner import Sequencer

@@ -21,8 +21,8 @@ from totalorder.broker import LocalBroker
 from totalorder.cli.app import build_app
 from totalorder.config import Settings
 from totalorder.errors import PreflightFailed, StateError
-from totalorder.sequencer.control import Retired
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Retired
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.checkpoint import RECORD
 from totalorder.streaming.record import DomainRecord
 from totalorder.streaming.runner import Sequencer

@@ -32,9 +32,9 @@ import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Contradiction, Error, EventsLost, PreflightFailed, SettingsError, StateError
-from totalorder.sequencer.cuts import Cut, encode_cut
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.cuts import Cut, encode_cut
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.sinks import pieces
 from totalorder.sinks.audit import Auditor, choose
 from totalorder.sinks.decode import SCHEMAS

@@ -13,8 +13,8 @@ import totalorder as to
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import Fenced
-from totalorder.sequencer.position import decode_saved
-from totalorder.sequencer.receipts import decode_receipts
+from totalorder.sequencer.wire.position import decode_saved
+from totalorder.sequencer.wire.receipts import decode_receipts
 
 pytestmark = pytest.mark.broker
 NewTopic = Callable[..., str]

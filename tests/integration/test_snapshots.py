@@ -15,7 +15,7 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.config import Settings
 from totalorder.errors import StateError
-from totalorder.sequencer.control import Subscribe, encode_request
+from totalorder.sequencer.wire.control import Subscribe, encode_request
 from totalorder.streaming import past, snapshots
 from totalorder.streaming.recover import recover
 from totalorder.streaming.runner import Sequencer

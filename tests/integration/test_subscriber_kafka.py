@@ -19,8 +19,8 @@ from waiting import wait_until
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import EventsLost, Fenced, SequencerUnavailable
-from totalorder.sequencer.cuts import Cut, encode_cut
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.cuts import Cut, encode_cut
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.clients import Client
 from totalorder.subscriber.kafka_transport import KafkaTransport

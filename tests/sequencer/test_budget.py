@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from totalorder.sequencer import budget
-from totalorder.sequencer.budget import affordable, parse_json
+from totalorder.sequencer.wire import budget
+from totalorder.sequencer.wire.budget import affordable, parse_json
 
 texts = st.text(st.sampled_from(['"', "\\", ",", "[", "{", "]", "a", "é", "\n", "😀"]), max_size=8)
 values = st.recursive(

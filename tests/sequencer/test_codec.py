@@ -16,10 +16,10 @@ from sources import src
 
 from totalorder.config import Settings
 from totalorder.errors import LimitExceeded, WireError
-from totalorder.sequencer import codec
-from totalorder.sequencer.codec import StampsAssembler, WireRecord, decode_part, encode_stamps
-from totalorder.sequencer.limits import MAX_BATCH_BYTES, MAX_PART_BYTES, MAX_TIME_MS, MAX_TOPICS_PER_SUBSCRIPTION
-from totalorder.sequencer.stamps import Source, StampedBatch, StampRows
+from totalorder.sequencer.wire import codec
+from totalorder.sequencer.wire.codec import StampsAssembler, WireRecord, decode_part, encode_stamps
+from totalorder.sequencer.wire.limits import MAX_BATCH_BYTES, MAX_PART_BYTES, MAX_TIME_MS, MAX_TOPICS_PER_SUBSCRIPTION
+from totalorder.sequencer.wire.stamps import Source, StampedBatch, StampRows
 
 topics = st.sampled_from(["T", "X", "Z", "été", "a" * 200])
 histories: st.SearchStrategy[list[Item]] = st.lists(
@@ -414,14 +414,14 @@ def test_a_batch_of_the_default_size_in_which_everybody_shares_everything_is_leg
 
 
 def test_a_directory_with_too_many_values_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("totalorder.sequencer.budget.json.loads", lambda _: pytest.fail("it was parsed"))
+    monkeypatch.setattr("totalorder.sequencer.wire.budget.json.loads", lambda _: pytest.fail("it was parsed"))
     with pytest.raises(WireError, match="more values than 1500000 numbers' worth"):
         decode_part(value_of("[[]" + ",[]" * 300_000 + "]", b""))
 
 
 def test_a_directory_with_more_values_than_a_reader_takes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = stamped(events([f"topic-{number}" for number in range(60)]))
-    monkeypatch.setattr("totalorder.sequencer.budget.MAX_JSON_UNITS", 200)
+    monkeypatch.setattr("totalorder.sequencer.wire.budget.MAX_JSON_UNITS", 200)
     records = list(encode_stamps(batch))
     assert len(records) > 1
     (out,) = feed(reader(), records)

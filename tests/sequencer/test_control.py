@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from sources import src
 
 from totalorder.errors import WireError
-from totalorder.sequencer.control import (
+from totalorder.sequencer.wire.control import (
     Answer,
     BadRequest,
     Claim,
@@ -33,7 +33,7 @@ from totalorder.sequencer.control import (
     encode_request,
     parse_request,
 )
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES, MAX_TOPICS_PER_SUBSCRIPTION
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES, MAX_TOPICS_PER_SUBSCRIPTION
 
 GOOD: dict[str, Any] = {
     "v": 1,

@@ -12,11 +12,11 @@ from cut_runs import runs
 from hypothesis import given, settings, strategies as st
 
 from totalorder.errors import Contradiction, EventsLost, LimitExceeded, WireError
-from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.cuts import KEY_EVERY, Cut, CutEncoder, CutsAssembler, SlicePart, encode_cut
-from totalorder.sequencer.limits import MAX_CUT_ADVANCES, MAX_CUT_SLICES
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.codec import WireRecord
+from totalorder.sequencer.wire.cuts import KEY_EVERY, Cut, CutEncoder, CutsAssembler, SlicePart, encode_cut
+from totalorder.sequencer.wire.limits import MAX_CUT_ADVANCES, MAX_CUT_SLICES
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import Source
 
 A, B, C = Source("a", "id-a", 0), Source("a", "id-a", 1), Source("b", "id-b", 0)
 Look = list[tuple[int, int]]
@@ -390,7 +390,7 @@ def test_nothing_may_stand_behind_the_columns() -> None:
 
 
 def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("totalorder.sequencer.codec.MAX_RAW_PART_BYTES", 1_000_000)
+    monkeypatch.setattr("totalorder.sequencer.wire.codec.MAX_RAW_PART_BYTES", 1_000_000)
     record = key(ONE)
     head, _ = unpacked(record)
     for wrong, why in (

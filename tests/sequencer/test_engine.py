@@ -20,7 +20,8 @@ from sources import bare
 
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.wire.control import (
     Claim,
     Ended,
     Grant,
@@ -32,8 +33,7 @@ from totalorder.sequencer.control import (
     encode_claim,
     encode_request,
 )
-from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.wire.names import stamps_partition
 
 topics = st.sampled_from("TXYZ")
 histories: st.SearchStrategy[list[Item]] = st.lists(

@@ -11,7 +11,7 @@ from reference import Logged, reference_order
 from totalorder.errors import StateError
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.stamps import KafkaTopic
+from totalorder.sequencer.wire.stamps import KafkaTopic
 
 CONTROL = f"{DOMAIN}.control"
 sources = st.sampled_from([(CONTROL, 0), *((name, partition) for name in "abc" for partition in range(2))])

@@ -48,8 +48,10 @@ from formats_reader import (
 from hypothesis import given, settings, strategies as st
 from reference import Event, Item, change
 
-from totalorder.sequencer.codec import StampsAssembler, decode_part, encode_stamps
-from totalorder.sequencer.control import (
+from totalorder.sequencer.snapshot import SnapshotAssembler, decode_mark, encode_mark, encode_parts
+from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.codec import StampsAssembler, decode_part, encode_stamps
+from totalorder.sequencer.wire.control import (
     claim_in,
     decode_answer,
     encode_answer,
@@ -57,14 +59,12 @@ from totalorder.sequencer.control import (
     encode_request,
     parse_request,
 )
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.planes import to_planes, width_of
-from totalorder.sequencer.position import decode_saved, encode_saved
-from totalorder.sequencer.receipts import decode_receipts, encode_receipts
-from totalorder.sequencer.snapshot import SnapshotAssembler, decode_mark, encode_mark, encode_parts
-from totalorder.sequencer.stamps import StampedBatch
-from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder, CutsAssembler
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.planes import to_planes, width_of
+from totalorder.sequencer.wire.position import decode_saved, encode_saved
+from totalorder.sequencer.wire.receipts import decode_receipts, encode_receipts
+from totalorder.sequencer.wire.stamps import StampedBatch
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.record import DomainRecord
 from totalorder.subscriber import parked

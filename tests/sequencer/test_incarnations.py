@@ -13,10 +13,10 @@ from sources import src
 from totalorder.errors import StateError
 from totalorder.sequencer import registry
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import Answer, Grant, Rejection, Retire, Retired, Subscribe, encode_request
 from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.stamps import KafkaTopic, Source
 from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.control import Answer, Grant, Rejection, Retire, Retired, Subscribe, encode_request
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source
 
 CONTROL = KafkaTopic(f"{DOMAIN}.control", "")
 TOPICS = [KafkaTopic(name, topic_id) for name in "ab" for topic_id in "123"]

@@ -10,7 +10,9 @@ from reference import ReferenceLeases
 
 from totalorder.sequencer import draft
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.state import EngineConfig, State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.control import (
     Answer,
     Ended,
     Grant,
@@ -22,8 +24,6 @@ from totalorder.sequencer.control import (
     Unsubscribe,
     encode_request,
 )
-from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.state import EngineConfig, State, decode_cold, decode_hot, encode_cold, encode_hot
 
 Action = tuple[str, str, int]
 """What, who, and for "subscribe" the lease in seconds."""

@@ -11,7 +11,9 @@ from engine_world import configs
 from totalorder.errors import LimitExceeded, StateError
 from totalorder.sequencer import draft, registry
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.state import State
+from totalorder.sequencer.wire.control import (
     Answer,
     Ended,
     Grant,
@@ -21,15 +23,13 @@ from totalorder.sequencer.control import (
     Subscribe,
     encode_request,
 )
-from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.limits import (
+from totalorder.sequencer.wire.limits import (
     MAX_CONTROL_BYTES,
     MAX_SUBSCRIPTIONS,
     MAX_TOPIC_CHARS,
     MAX_TOPICS_PER_DOMAIN,
     MAX_TOPICS_PER_SUBSCRIPTION,
 )
-from totalorder.sequencer.state import State
 from totalorder.streaming.cut.offset import MAX_PLACES
 
 (CONFIG,) = configs(shards=1)

@@ -12,10 +12,10 @@ from sources import src
 
 from totalorder.errors import Contradiction
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler
 from totalorder.sequencer.engine import initial_state, step
 from totalorder.sequencer.pi import Records, misplaced, order_of, ranked
-from totalorder.sequencer.stamps import KafkaTopic, Source, StampedBatch
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder, CutsAssembler
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source, StampedBatch
 
 CONTROL = Source(f"{DOMAIN}.control", "id", 0)
 SOURCES = (CONTROL, *(src(topic, partition) for topic in "ab" for partition in range(2)))

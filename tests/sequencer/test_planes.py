@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 
-from totalorder.sequencer.planes import from_planes, to_planes, width_of
+from totalorder.sequencer.wire.planes import from_planes, to_planes, width_of
 
 values = st.lists(st.one_of(st.integers(-300, 300), st.integers(-(2**63), 2**63 - 1)), max_size=20)
 

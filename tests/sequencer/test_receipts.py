@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 from sources import src
 
 from totalorder.errors import SettingsError, WireError
-from totalorder.sequencer import receipts as module
-from totalorder.sequencer.limits import MAX_TIME_MS
-from totalorder.sequencer.receipts import HEADERS, Receipts, decode_receipts, encode_receipts
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire import receipts as module
+from totalorder.sequencer.wire.limits import MAX_TIME_MS
+from totalorder.sequencer.wire.receipts import HEADERS, Receipts, decode_receipts, encode_receipts
+from totalorder.sequencer.wire.stamps import Source
 
 Row = tuple[object, ...]
 BIG = 2**63 - 1

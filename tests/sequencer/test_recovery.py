@@ -9,11 +9,11 @@ from recovery_world import History, Record, canonical, config_of
 
 from totalorder.errors import Contradiction, StateError
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import Answer, Claim, Grant, encode_answer, encode_claim
 from totalorder.sequencer.engine import step
 from totalorder.sequencer.recovery import ControlLog, StampsLog
 from totalorder.sequencer.shards import of_shards
-from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.wire.control import Answer, Claim, Grant, encode_answer, encode_claim
+from totalorder.sequencer.wire.signing import Signatures
 
 
 def history(seed: int, batches: int = 20) -> History:

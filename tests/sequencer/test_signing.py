@@ -9,7 +9,8 @@ from hypothesis import given, strategies as st
 
 from totalorder.errors import SettingsError
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import State, initial_state, step
+from totalorder.sequencer.wire.control import (
     Grant,
     Rejection,
     Renew,
@@ -24,8 +25,7 @@ from totalorder.sequencer.control import (
     parse_request,
     signer_of,
 )
-from totalorder.sequencer.engine import State, initial_state, step
-from totalorder.sequencer.signing import RETIRE, Signatures, Signer, key_of
+from totalorder.sequencer.wire.signing import RETIRE, Signatures, Signer, key_of
 
 KEY, OTHER = "k" * 32, "o" * 64
 SIGNATURES = Signatures(keys=(KEY,), domain="d")

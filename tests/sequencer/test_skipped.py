@@ -11,7 +11,8 @@ from sources import src
 from totalorder.errors import StateError
 from totalorder.sequencer import engine
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import initial_state, step
+from totalorder.sequencer.wire.control import (
     Answer,
     Rejection,
     Retire,
@@ -22,8 +23,7 @@ from totalorder.sequencer.control import (
     encode_request,
     skips_in,
 )
-from totalorder.sequencer.engine import initial_state, step
-from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.wire.signing import Signatures
 
 KEY = "0123456789abcdef0123456789abcdef"
 

@@ -12,11 +12,9 @@ from recovery_world import History, canonical, config_of
 
 from totalorder.errors import Contradiction, Error, StateError, WireError
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import Claim, encode_claim
 from totalorder.sequencer.engine import step
 from totalorder.sequencer.recovery import Recovery, require_all
 from totalorder.sequencer.shards import counts_of, of_shards, with_counts
-from totalorder.sequencer.signing import Signatures
 from totalorder.sequencer.snapshot import (
     Snapshot,
     SnapshotAssembler,
@@ -27,6 +25,8 @@ from totalorder.sequencer.snapshot import (
     encode_parts,
 )
 from totalorder.sequencer.state import State, Subscription
+from totalorder.sequencer.wire.control import Claim, encode_claim
+from totalorder.sequencer.wire.signing import Signatures
 
 
 def history(seed: int, *, tells: int = 4) -> History:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from totalorder.sequencer import stamps
-from totalorder.sequencer.stamps import StampRows
+from totalorder.sequencer.wire import stamps
+from totalorder.sequencer.wire.stamps import StampRows
 
 
 def rows_of(lengths: list[int]) -> StampRows:

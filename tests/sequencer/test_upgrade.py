@@ -30,8 +30,12 @@ from formats_reader import unframed
 
 from totalorder.errors import Error, StateError, WireError
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import StampsAssembler, decode_part
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import step
+from totalorder.sequencer.shards import with_counts
+from totalorder.sequencer.snapshot import SnapshotAssembler, decode_mark, encode_mark
+from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.codec import StampsAssembler, decode_part
+from totalorder.sequencer.wire.control import (
     BadRequest,
     answer_key,
     claim_in,
@@ -41,15 +45,11 @@ from totalorder.sequencer.control import (
     encode_request,
     parse_request,
 )
-from totalorder.sequencer.cuts import CutsAssembler
-from totalorder.sequencer.engine import step
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import decode_saved, encode_saved
-from totalorder.sequencer.receipts import decode_receipts
-from totalorder.sequencer.shards import with_counts
-from totalorder.sequencer.snapshot import SnapshotAssembler, decode_mark, encode_mark
-from totalorder.sequencer.stamps import Source
-from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.cuts import CutsAssembler
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import decode_saved, encode_saved
+from totalorder.sequencer.wire.receipts import decode_receipts
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.record import DomainRecord
 from totalorder.subscriber.delivery.machine import Delivery

@@ -19,11 +19,11 @@ from reference import Change
 from structlog.testing import capture_logs
 
 from totalorder.errors import Contradiction, EventsLost, WireError
-from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.control import Grant, Skipped
-from totalorder.sequencer.cuts import Cut, encode_cut
-from totalorder.sequencer.receipts import Receipts
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.codec import WireRecord
+from totalorder.sequencer.wire.control import Grant, Skipped
+from totalorder.sequencer.wire.cuts import Cut, encode_cut
+from totalorder.sequencer.wire.receipts import Receipts
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.sinks import pieces
 from totalorder.sinks.decode import LogRecord, delivery_rows, subscription_rows
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from totalorder.config import make_settings
 from totalorder.errors import StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.checkpoint import CheckpointLock, read_checkpoint, settle
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.record import DomainRecord, EventTopic

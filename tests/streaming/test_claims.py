@@ -14,7 +14,7 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.config import Settings, make_settings
 from totalorder.errors import Error, PreflightFailed
-from totalorder.sequencer.control import Claim, claim_in, encode_claim
+from totalorder.sequencer.wire.control import Claim, claim_in, encode_claim
 from totalorder.streaming import claims
 from totalorder.streaming.checkpoint import LOCK, RECORD
 from totalorder.streaming.preflight import NewTopic, own_topics

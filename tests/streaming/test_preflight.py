@@ -7,7 +7,7 @@ import pytest
 
 from totalorder.config import DAY_MS, Settings, make_settings
 from totalorder.errors import PreflightFailed, StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming import preflight
 from totalorder.streaming.checkpoint import CheckpointFacts
 from totalorder.streaming.claims import FirstClaim

@@ -14,10 +14,10 @@ from hypothesis import given, settings, strategies as st
 from totalorder.config import make_settings
 from totalorder.errors import Error
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
 from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
 from totalorder.streaming.cut.batches import CHUNK, TIME_MS
 from totalorder.streaming.cut.rows import Seed, encode_seed
 from totalorder.streaming.cut.source_settings import SourceSettings

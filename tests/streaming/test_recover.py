@@ -20,8 +20,12 @@ from totalorder.broker import LocalBroker
 from totalorder.config import Settings, make_settings
 from totalorder.errors import Contradiction, PreflightFailed, StateError
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import WireRecord, encode_stamps
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.sequencer.shards import with_counts
+from totalorder.sequencer.snapshot import SnapshotMark, encode_mark, encode_parts
+from totalorder.sequencer.state import State, decode_cold, decode_hot
+from totalorder.sequencer.wire.codec import WireRecord, encode_stamps
+from totalorder.sequencer.wire.control import (
     Claim,
     Renew,
     Retire,
@@ -34,12 +38,8 @@ from totalorder.sequencer.control import (
     encode_claim,
     encode_request,
 )
-from totalorder.sequencer.cuts import Cut, CutEncoder
-from totalorder.sequencer.engine import EngineConfig, initial_state, step
-from totalorder.sequencer.shards import with_counts
-from totalorder.sequencer.snapshot import SnapshotMark, encode_mark, encode_parts
-from totalorder.sequencer.stamps import Source
-from totalorder.sequencer.state import State, decode_cold, decode_hot
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming import claims, past
 from totalorder.streaming.checkpoint import RECORD, read_checkpoint, read_seeds
 from totalorder.streaming.cut.rows import seed_in

@@ -17,10 +17,10 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.config import make_settings
 from totalorder.errors import BrokerUnavailable, Error
-from totalorder.sequencer.control import claim_in
-from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.snapshot import SnapshotMark, decode_mark
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import claim_in
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming import claims, past, writing
 from totalorder.streaming.cut.offset import BatchEnd
 from totalorder.streaming.preflight import own_topics

@@ -12,10 +12,10 @@ from totalorder.broker import LocalBroker
 from totalorder.config import Settings, make_settings
 from totalorder.errors import WireError
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import encode_answer
 from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import encode_answer
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.written import Tail, Written, read_written
 
 pytestmark = pytest.mark.broker

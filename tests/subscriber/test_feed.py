@@ -9,9 +9,9 @@ from delivery_world import Row, grant, stamped
 from sim_kafka import SimKafka, SimTransport
 
 from totalorder.errors import EventsLost
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Answer, encode_answer
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import Answer, encode_answer
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.delivery.effects import PauseEvents, ReadEvents, ReadStamps, ResumeEvents
 from totalorder.subscriber.delivery.events import GONE
 from totalorder.subscriber.feed import Feed

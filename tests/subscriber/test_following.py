@@ -7,9 +7,9 @@ import pytest
 from logged import by_us
 
 from totalorder.errors import SettingsError, WireError
-from totalorder.sequencer.control import Grant, Retired
-from totalorder.sequencer.cuts import Cut, encode_cut
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Grant, Retired
+from totalorder.sequencer.wire.cuts import Cut, encode_cut
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.following import Following
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.transport import Record

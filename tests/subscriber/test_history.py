@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from delivery_world import ended, grant
 
-from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Skipped
+from totalorder.sequencer.wire.control import Answer, Ended, Grant, Retired, Skipped
 from totalorder.subscriber.history import History
 
 _SENDER: Any = {"id": "sequencer", "nonce": "s", "batch": 2, "incarnation": 1}

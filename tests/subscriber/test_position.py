@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 from sim_small import World, take
 
 from totalorder.errors import Error, SettingsError
-from totalorder.sequencer.limits import MAX_COUNT
+from totalorder.sequencer.wire.limits import MAX_COUNT
 from totalorder.subscriber import Position
 from totalorder.subscriber.subscriber import Subscriber
 

@@ -167,7 +167,7 @@ def kill(subscriber: Subscriber[Any]) -> None:
 
 def saved_g(world: World) -> int:
     """Where Kafka has the id."""
-    from totalorder.sequencer.position import decode_saved
+    from totalorder.sequencer.wire.position import decode_saved
 
     records = [record for (at, log) in world.kafka.logs.items() if at.topic == "d.positions" for record in log]
     return max(decode_saved(record.value).position.g for record in records if record.value is not None)

@@ -9,7 +9,7 @@ from sim_small import World
 from sim_twins import place
 
 from totalorder.errors import EventsLost
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 

@@ -20,7 +20,7 @@ from totalorder.errors import (
     SubscriptionEnded,
     WireError,
 )
-from totalorder.sequencer.control import Unsubscribe, encode_request
+from totalorder.sequencer.wire.control import Unsubscribe, encode_request
 from totalorder.subscriber import Event, Position, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 

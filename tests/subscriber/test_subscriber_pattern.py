@@ -12,7 +12,7 @@ from sim_kafka import SimTransport
 from sim_small import World, take
 
 from totalorder.errors import BrokerUnavailable, Fenced, Rejected, SequencerUnavailable, SettingsError
-from totalorder.sequencer.control import Ended, Grant
+from totalorder.sequencer.wire.control import Ended, Grant
 from totalorder.subscriber import AsyncSubscriber, Event, Reader, Retry, SqlitePositions, Subscriber
 from totalorder.subscriber.transport import Partition
 

@@ -5,7 +5,7 @@ from sim_receipts import Receipt, receipts_of
 from sim_small import World, await_ready, take
 
 from totalorder.errors import BrokerUnavailable, Error, Fenced, SequencerUnavailable
-from totalorder.sequencer.position import decode_saved
+from totalorder.sequencer.wire.position import decode_saved
 from totalorder.subscriber import Event, Subscriber, receipts as receipt_log
 from totalorder.subscriber.transport import Partition
 

@@ -11,7 +11,7 @@ from sim_sequencer import Domain
 from sim_small import World, await_ready, take
 
 from totalorder.errors import BrokerUnavailable, EventsLost, Fenced
-from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.wire.names import stamps_partition
 from totalorder.subscriber import Changed, Event, Granted, Lost, Stalled, Subscriber, Wait
 from totalorder.subscriber.transport import Partition
 

@@ -4,8 +4,8 @@ import pytest
 from sim_small import World, take
 
 from totalorder.errors import Rejected, SettingsError
-from totalorder.sequencer.control import Unsubscribe, encode_request
-from totalorder.sequencer.signing import Signatures, Signer, key_of
+from totalorder.sequencer.wire.control import Unsubscribe, encode_request
+from totalorder.sequencer.wire.signing import Signatures, Signer, key_of
 from totalorder.subscriber.session_settings import SessionSettings
 from totalorder.subscriber.transport import Partition
 

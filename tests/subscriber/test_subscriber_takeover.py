@@ -8,8 +8,8 @@ from sim_kafka import SimCrash, SimTransport
 from sim_small import World, await_ready, take
 
 from totalorder.errors import BrokerUnavailable, Fenced, SequencerUnavailable, SubscriptionEnded
-from totalorder.sequencer.control import Ended, Unsubscribe, decode_answer, encode_request
-from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.wire.control import Ended, Unsubscribe, decode_answer, encode_request
+from totalorder.sequencer.wire.names import stamps_partition
 from totalorder.subscriber import Event, Subscriber
 from totalorder.subscriber.transport import Partition
 

@@ -23,7 +23,8 @@ from reference import (
 )
 
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import initial_state, step
+from totalorder.sequencer.wire.control import (
     Answer,
     Ended,
     Grant,
@@ -36,8 +37,7 @@ from totalorder.sequencer.control import (
     Unsubscribe,
     encode_request,
 )
-from totalorder.sequencer.engine import initial_state, step
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.sinks.schema import TABLES
 
 TableRow = dict[str, Any]

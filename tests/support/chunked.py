@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from totalorder.sequencer.batch import Row
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.batches import CHUNK, TIME_MS
 from totalorder.streaming.cut.chunk import Chunk, encode
 

@@ -2,9 +2,9 @@
 
 from hypothesis import strategies as st
 
-from totalorder.sequencer.cuts import Cut
-from totalorder.sequencer.limits import MAX_PARTITION_NUMBER
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.cuts import Cut
+from totalorder.sequencer.wire.limits import MAX_PARTITION_NUMBER
+from totalorder.sequencer.wire.stamps import Source
 
 
 @st.composite

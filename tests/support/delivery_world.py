@@ -7,9 +7,9 @@ import numpy as np
 from deliveries import Deliver, each
 from sources import src
 
-from totalorder.sequencer.control import Answer, Ended, Grant
-from totalorder.sequencer.position import Progress, StampsMark
-from totalorder.sequencer.stamps import Source, StampedBatch, StampRows
+from totalorder.sequencer.wire.control import Answer, Ended, Grant
+from totalorder.sequencer.wire.position import Progress, StampsMark
+from totalorder.sequencer.wire.stamps import Source, StampedBatch, StampRows
 from totalorder.subscriber.delivery.effects import Deliveries, DeliverLost, Effect
 from totalorder.subscriber.delivery.events import EventBlock
 from totalorder.subscriber.delivery.machine import Delivery

@@ -8,10 +8,10 @@ import numpy as np
 from reference import Change, Event, Item, Loss, ReferenceStamp
 
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import Skip, Subscribe, Unsubscribe, encode_request
 from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
-from totalorder.sequencer.stamps import StampedBatch
 from totalorder.sequencer.state import State
+from totalorder.sequencer.wire.control import Skip, Subscribe, Unsubscribe, encode_request
+from totalorder.sequencer.wire.stamps import StampedBatch
 
 DOMAIN = "d"
 BATCH_MS = 10**6

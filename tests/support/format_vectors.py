@@ -24,10 +24,14 @@ from deliveries import Deliver
 from delivery_world import one_event, plain
 from formats_reader import unframed
 
-from totalorder.sequencer import codec, control, cuts, position, receipts, snapshot, state
+from totalorder.sequencer import snapshot, state
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import WireRecord, decode_part, encode_stamps
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.snapshot import SnapshotMark, encode_mark, encode_parts
+from totalorder.sequencer.state import EngineConfig, State, encode_cold, encode_hot
+from totalorder.sequencer.wire import codec, control, cuts, position, receipts
+from totalorder.sequencer.wire.codec import WireRecord, decode_part, encode_stamps
+from totalorder.sequencer.wire.control import (
     Answer,
     Claim,
     Ended,
@@ -48,15 +52,12 @@ from totalorder.sequencer.control import (
     encode_claim,
     encode_request,
 )
-from totalorder.sequencer.cuts import Cut, CutEncoder
-from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Progress, SavedPosition, StampsMark, encode_saved
-from totalorder.sequencer.receipts import Receipts, encode_receipts
-from totalorder.sequencer.signing import Signatures
-from totalorder.sequencer.snapshot import SnapshotMark, encode_mark, encode_parts
-from totalorder.sequencer.stamps import Source, StampedBatch, StampRows
-from totalorder.sequencer.state import EngineConfig, State, encode_cold, encode_hot
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import Progress, SavedPosition, StampsMark, encode_saved
+from totalorder.sequencer.wire.receipts import Receipts, encode_receipts
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source, StampedBatch, StampRows
 from totalorder.streaming import record
 from totalorder.streaming.cut import offset
 from totalorder.streaming.cut.offset import BatchEnd, Looks

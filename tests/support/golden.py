@@ -21,7 +21,9 @@ from dataclasses import replace
 from engine_world import DOMAIN, configs
 
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import Effects, initial_state, step
+from totalorder.sequencer.state import EngineConfig
+from totalorder.sequencer.wire.control import (
     Answer,
     Ended,
     Grant,
@@ -36,9 +38,7 @@ from totalorder.sequencer.control import (
     Unsubscribe,
     encode_request,
 )
-from totalorder.sequencer.engine import Effects, initial_state, step
-from totalorder.sequencer.stamps import Source
-from totalorder.sequencer.state import EngineConfig
+from totalorder.sequencer.wire.stamps import Source
 
 _EVENT = re.compile(r"(\S+) (\w+)(?:#(\w+))?\[(\d+)\]@(\d+)")
 

@@ -24,9 +24,19 @@ from reference import change, events
 
 from totalorder.config import make_settings
 from totalorder.errors import Error, WireError
-from totalorder.sequencer.budget import parse_json
-from totalorder.sequencer.codec import StampsAssembler, decode_part, encode_stamps
-from totalorder.sequencer.control import (
+from totalorder.sequencer.shards import of_shards, with_counts
+from totalorder.sequencer.snapshot import (
+    SnapshotAssembler,
+    SnapshotMark,
+    cut_of,
+    decode_mark,
+    encode_mark,
+    encode_parts,
+)
+from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.budget import parse_json
+from totalorder.sequencer.wire.codec import StampsAssembler, decode_part, encode_stamps
+from totalorder.sequencer.wire.control import (
     BadRequest,
     Grant,
     Request,
@@ -40,21 +50,11 @@ from totalorder.sequencer.control import (
     encode_request,
     parse_request,
 )
-from totalorder.sequencer.cuts import Cut, CutsAssembler, encode_cut
-from totalorder.sequencer.position import Progress, SavedPosition, decode_saved, encode_saved
-from totalorder.sequencer.receipts import HEADERS, Receipts, decode_receipts, encode_receipts
-from totalorder.sequencer.shards import of_shards, with_counts
-from totalorder.sequencer.signing import Signatures
-from totalorder.sequencer.snapshot import (
-    SnapshotAssembler,
-    SnapshotMark,
-    cut_of,
-    decode_mark,
-    encode_mark,
-    encode_parts,
-)
-from totalorder.sequencer.stamps import Source
-from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.cuts import Cut, CutsAssembler, encode_cut
+from totalorder.sequencer.wire.position import Progress, SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.wire.receipts import HEADERS, Receipts, decode_receipts, encode_receipts
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.record import DomainRecord, EventTopic
 from totalorder.subscriber.parked import HEADER, KEY_HEADER, About, Parked
 from totalorder.subscriber.stamps_log import looked_at

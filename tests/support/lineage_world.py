@@ -12,13 +12,13 @@ from engine_world import Requests
 from reference import Change
 
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import WireRecord, encode_stamps
-from totalorder.sequencer.control import Retire, encode_answer, encode_request
-from totalorder.sequencer.cuts import Cut, CutEncoder
 from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
-from totalorder.sequencer.limits import MAX_PART_BYTES
-from totalorder.sequencer.receipts import Receipts, encode_receipts
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.codec import WireRecord, encode_stamps
+from totalorder.sequencer.wire.control import Retire, encode_answer, encode_request
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder
+from totalorder.sequencer.wire.limits import MAX_PART_BYTES
+from totalorder.sequencer.wire.receipts import Receipts, encode_receipts
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.sinks.decode import PLACE, SCHEMAS, ChainEnd, LogRecord, event_ranges, with_reads
 from totalorder.sinks.groups import Interval
 from totalorder.sinks.writer import LineageWriter, Marks, Written

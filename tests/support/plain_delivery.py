@@ -16,10 +16,10 @@ import numpy.typing as npt
 from deliveries import Deliver
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, LimitExceeded
-from totalorder.sequencer.control import Answer, Ended, Grant, Retired, Skipped
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Progress, StampsMark, partitions_of
-from totalorder.sequencer.stamps import KafkaTopic, Source, Stamp, StampedBatch
+from totalorder.sequencer.wire.control import Answer, Ended, Grant, Retired, Skipped
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import Progress, StampsMark, partitions_of
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source, Stamp, StampedBatch
 from totalorder.subscriber.delivery.effects import (
     DeliverLost,
     Finished,

@@ -6,8 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import (
+from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
+from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog
+from totalorder.sequencer.snapshot import (
+    Snapshot,
+    SnapshotAssembler,
+    SnapshotMark,
+    decode_mark,
+    encode_mark,
+    encode_parts,
+)
+from totalorder.sequencer.state import State, encode_cold, encode_hot
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import (
     Answer,
     Claim,
     Renew,
@@ -20,19 +31,8 @@ from totalorder.sequencer.control import (
     encode_request,
     signer_of,
 )
-from totalorder.sequencer.engine import Effects, EngineConfig, initial_state, step
-from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog
-from totalorder.sequencer.signing import Signatures
-from totalorder.sequencer.snapshot import (
-    Snapshot,
-    SnapshotAssembler,
-    SnapshotMark,
-    decode_mark,
-    encode_mark,
-    encode_parts,
-)
-from totalorder.sequencer.stamps import Source, StampedBatch
-from totalorder.sequencer.state import State, encode_cold, encode_hot
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 
 Record = tuple[bytes, dict[str, bytes]]
 TOPICS = [f"t{number}" for number in range(6)]

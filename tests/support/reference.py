@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from totalorder.sequencer.stamps import KafkaTopic
+from totalorder.sequencer.wire.stamps import KafkaTopic
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sim_receipts import Receipt, receipts_of
 from sim_truth import Item, Told, Truth
 from sim_world import World
 
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber import Event, Lost
 from totalorder.subscriber.transport import Partition
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from sim_kafka import SimKafka
 
-from totalorder.sequencer.cuts import Cut as PublicCut, CutsAssembler
+from totalorder.sequencer.wire.cuts import Cut as PublicCut, CutsAssembler
 from totalorder.subscriber.transport import Partition, Record
 
 

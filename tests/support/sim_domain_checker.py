@@ -7,8 +7,9 @@ from sim_cuts import read_cuts, taken
 from sim_sequencer import SimSequencer
 from sim_truth import Item, Told, Truth, passed_over
 
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import (
+from totalorder.sequencer.pi import Records, misplaced, ranked
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.control import (
     Answer,
     Ended,
     Grant,
@@ -19,9 +20,8 @@ from totalorder.sequencer.control import (
     Skipped,
     decode_answer,
 )
-from totalorder.sequencer.cuts import Cut as PublicCut
-from totalorder.sequencer.pi import Records, misplaced, ranked
-from totalorder.sequencer.stamps import KafkaTopic, StampedBatch
+from totalorder.sequencer.wire.cuts import Cut as PublicCut
+from totalorder.sequencer.wire.stamps import KafkaTopic, StampedBatch
 from totalorder.subscriber.transport import Partition, Record
 
 

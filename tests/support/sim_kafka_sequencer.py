@@ -15,11 +15,11 @@ from kafka import TopicPartition
 
 from totalorder import kafka_clients
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Retire, answer_key, encode_answer, encode_request
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
-from totalorder.sequencer.names import DomainTopics
 from totalorder.sequencer.state import State
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import Retire, answer_key, encode_answer, encode_request
+from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.subscriber.naming import topic_of
 from totalorder.subscriber.transport import Record
 

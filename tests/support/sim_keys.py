@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from totalorder.sequencer.control import Renew, Request, Retire, Skip, Subscribe, Unsubscribe, encode_request
+from totalorder.sequencer.wire.control import Renew, Request, Retire, Skip, Subscribe, Unsubscribe, encode_request
 from totalorder.subscriber.transport import Partition
 
 if TYPE_CHECKING:

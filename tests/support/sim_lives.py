@@ -19,7 +19,7 @@ from totalorder.errors import (
     StoreUnavailable,
     SubscriptionEnded,
 )
-from totalorder.sequencer.control import Grant, Renew, encode_request
+from totalorder.sequencer.wire.control import Grant, Renew, encode_request
 from totalorder.subscriber import Subscriber
 from totalorder.subscriber.transport import Partition
 

@@ -10,7 +10,7 @@ from greenlet import GreenletExit, greenlet
 from sim_kafka import SimCrash, SimTransport
 
 from totalorder.errors import BrokerUnavailable
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 

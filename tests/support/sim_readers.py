@@ -15,8 +15,8 @@ from sim_truth import Item, Truth
 from sim_world import World
 
 from totalorder.errors import BatchesMissing, EventsLost
-from totalorder.sequencer.control import Grant, decode_answer
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Grant, decode_answer
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber import Event, Lost, Position, Reader, Subscriber, reader, stamps_log
 from totalorder.subscriber.reader_session import ReaderSettings
 from totalorder.subscriber.transport import Partition

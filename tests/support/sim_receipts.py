@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 from sim_kafka import SimKafka
 
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.receipts import decode_receipts
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.receipts import decode_receipts
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber import Event, Lost
 from totalorder.subscriber.transport import Partition
 

@@ -10,15 +10,15 @@ from sim_cuts import Cut, read_cuts, taken
 from sim_sequencer import SimSequencer, identity_of
 
 from totalorder.errors import EventsLost, StateError
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Answer, Claim, answer_key, decode_answer, encode_answer, encode_claim
-from totalorder.sequencer.cuts import Cut as PublicCut, CutsAssembler
 from totalorder.sequencer.engine import Effects, EngineConfig
 from totalorder.sequencer.recovery import ControlLog, Recovery, StampsLog, require_all
 from totalorder.sequencer.shards import of_shards
 from totalorder.sequencer.snapshot import Snapshot, SnapshotAssembler, SnapshotMark, cut_of, decode_mark
-from totalorder.sequencer.stamps import Source, StampedBatch
 from totalorder.sequencer.state import State
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import Answer, Claim, answer_key, decode_answer, encode_answer, encode_claim
+from totalorder.sequencer.wire.cuts import Cut as PublicCut, CutsAssembler
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.transport import Partition, Record
 
 

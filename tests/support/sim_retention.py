@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from totalorder.sequencer.control import Grant, decode_answer
-from totalorder.sequencer.position import decode_saved
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Grant, decode_answer
+from totalorder.sequencer.wire.position import decode_saved
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.transport import Partition
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from sim_lineage import check_lineage
 from sim_readers import check_readers
 from sim_world import FAULTS, World
 
-from totalorder.sequencer import invariants
+from totalorder.sequencer.wire import invariants
 from totalorder.subscriber import Lost
 
 STEPS = 400
@@ -21,7 +21,7 @@ LINEAGE_EVERY = 10
 READERS_EVERY = 5
 """Readers look at each so many-th."""
 WALKS_EVERY = 5
-"""Whole states are walked at each so many-th chance (sequencer/invariants.py)."""
+"""Whole states are walked at each so many-th chance (sequencer/wire/invariants.py)."""
 LIMIT_S = 100
 """No world takes so much time of a core."""
 

@@ -12,15 +12,24 @@ from sim_kafka import SimKafka
 from sim_snapshots import Snapshots
 
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import WireRecord, encode_stamps
-from totalorder.sequencer.control import Answer, Ended, Grant, Retire, Skip, answer_key, encode_answer, encode_request
-from totalorder.sequencer.cuts import CutEncoder
 from totalorder.sequencer.engine import Effects, EngineConfig, State, initial_state, step
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.signing import RETIRE, Signatures
 from totalorder.sequencer.snapshot import encode_parts
-from totalorder.sequencer.stamps import Source
 from totalorder.sequencer.state import decode_cold, decode_hot, encode_cold, encode_hot
+from totalorder.sequencer.wire.codec import WireRecord, encode_stamps
+from totalorder.sequencer.wire.control import (
+    Answer,
+    Ended,
+    Grant,
+    Retire,
+    Skip,
+    answer_key,
+    encode_answer,
+    encode_request,
+)
+from totalorder.sequencer.wire.cuts import CutEncoder
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.signing import RETIRE, Signatures
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.batches import to_batch
 from totalorder.streaming.cut.chunk import decode, encode
 from totalorder.subscriber.naming import topic_of

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from totalorder.sequencer.control import Claim, encode_claim
 from totalorder.sequencer.snapshot import SnapshotMark, encode_mark
+from totalorder.sequencer.wire.control import Claim, encode_claim
 from totalorder.subscriber.transport import Partition
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from greenlet import GreenletExit
 from sim_kafka import SimCrash
 
 from totalorder.errors import StoreUnavailable
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber import Event, Lost, SqlitePositions, sqlite_positions
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from sim_cuts import Cut
 from sim_keys import is_signed
 from sim_sequencer import Domain
 
-from totalorder.sequencer.stamps import KafkaTopic, Source
+from totalorder.sequencer.wire.stamps import KafkaTopic, Source
 from totalorder.subscriber.naming import topic_of
 from totalorder.subscriber.transport import Partition, Record
 

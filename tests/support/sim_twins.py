@@ -19,8 +19,8 @@ from sim_truth import Truth
 from sim_turns import Turns
 
 from totalorder.errors import Fenced, Rejected
-from totalorder.sequencer.control import decode_answer
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import decode_answer
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber import Event, Lost, Subscriber
 from totalorder.subscriber.transport import Partition, Record
 

@@ -24,8 +24,9 @@ from sim_sequencer import Domain, SimSequencer
 from sim_stores import Stores
 from sim_turns import Turns
 
-from totalorder.sequencer import codec, draft, kernel
-from totalorder.sequencer.names import DomainTopics, stamps_partition
+from totalorder.sequencer import draft, kernel
+from totalorder.sequencer.wire import codec
+from totalorder.sequencer.wire.names import DomainTopics, stamps_partition
 from totalorder.subscriber import receipts, subscriber
 from totalorder.subscriber.session_settings import SessionSettings
 from totalorder.subscriber.transport import Partition

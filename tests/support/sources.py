@@ -1,6 +1,6 @@
 """Event partitions for tests."""
 
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 
 
 def src(topic: str, partition: int = 0, topic_id: str | None = None) -> Source:

@@ -11,12 +11,12 @@ from waiting import wait_until
 from totalorder import kafka_clients
 from totalorder.config import Settings
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Answer, decode_answer
-from totalorder.sequencer.cuts import Cut, CutsAssembler, SlicePart
 from totalorder.sequencer.engine import initial_state, step
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.control import Answer, decode_answer
+from totalorder.sequencer.wire.cuts import Cut, CutsAssembler, SlicePart
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.streaming.record import DomainRecord
 
 

@@ -9,9 +9,9 @@ from sim_kafka import SimKafka, SimTransport
 
 from totalorder.cli.app import main
 from totalorder.sequencer.batch import Batch, Row
-from totalorder.sequencer.codec import encode_stamps
-from totalorder.sequencer.control import Retired, Skipped, encode_answer
 from totalorder.sequencer.engine import EngineConfig, State, initial_state, step
+from totalorder.sequencer.wire.codec import encode_stamps
+from totalorder.sequencer.wire.control import Retired, Skipped, encode_answer
 from totalorder.subscriber.transport import Partition
 
 DOMAIN, STAMPS, PARTITIONS, BATCHES = "shop", "shop.stamps", 4, 5

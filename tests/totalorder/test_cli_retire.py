@@ -14,8 +14,8 @@ from typer.testing import CliRunner, Result
 from totalorder.broker import LocalBroker
 from totalorder.cli.app import build_app
 from totalorder.errors import Error, SettingsError
-from totalorder.sequencer.control import Answer, Rejection, Retire, Retired, Unsigned, encode_answer, parse_request
-from totalorder.sequencer.signing import Signatures
+from totalorder.sequencer.wire.control import Answer, Rejection, Retire, Retired, Unsigned, encode_answer, parse_request
+from totalorder.sequencer.wire.signing import Signatures
 from totalorder.subscriber.kafka_python import KafkaPythonTransport
 
 pytestmark = pytest.mark.broker

@@ -10,7 +10,7 @@ from totalorder.cli.app import build_app
 from totalorder.config import load_settings, make_settings
 from totalorder.control_keys import read_keys, read_signatures
 from totalorder.errors import SettingsError
-from totalorder.sequencer.signing import key_of
+from totalorder.sequencer.wire.signing import key_of
 from totalorder.streaming.cut.source_settings import SourceSettings
 
 KEY, OTHER = "k3y" * 20, "0ther" * 12

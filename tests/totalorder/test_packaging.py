@@ -64,8 +64,8 @@ def test_receipts_are_made_without_pandas() -> None:
     """pyarrow imports it on the way where it is installed, which takes half a second of the first acknowledgement."""
     row = "dict.fromkeys(('generation', 'sequence', 'topic', 'source', 'offset', 'n', 'g', 'delivered_ms'), one)"
     made = (
-        "import numpy as np; from totalorder.sequencer.receipts import Receipts, encode_receipts\n"
-        "from totalorder.sequencer.stamps import Source; one = np.ones(1, dtype=np.int64); no = one == 0\n"
+        "import numpy as np; from totalorder.sequencer.wire.receipts import Receipts, encode_receipts\n"
+        "from totalorder.sequencer.wire.stamps import Source; one = np.ones(1, dtype=np.int64); no = one == 0\n"
         f"columns = {row} | {{'topic': one * 0, 'source': one * 0, 'redelivered': no, 'lost': no}}\n"
         "receipts = Receipts(domain='d', id='s', nonce='n', topics=('a',), sources=(Source('a', 'i', 0),), **columns)\n"
         "assert encode_receipts(receipts)"

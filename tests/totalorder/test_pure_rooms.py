@@ -14,9 +14,10 @@ CALCULATING = {
 """What has no clock, does no I/O, and starts nothing by itself."""
 ROOMS = {
     "sequencer": {"totalorder.errors", "totalorder.sequencer"},
-    "subscriber/delivery": {"totalorder.errors", "totalorder.sequencer", "totalorder.subscriber.delivery"},
+    "sequencer/wire": {"totalorder.errors", "totalorder.sequencer.wire"},
+    "subscriber/delivery": {"totalorder.errors", "totalorder.sequencer.wire", "totalorder.subscriber.delivery"},
     "subscriber/reading": {
-        *("totalorder.errors", "totalorder.sequencer"),
+        *("totalorder.errors", "totalorder.sequencer.wire"),
         *("totalorder.subscriber.delivery", "totalorder.subscriber.reading"),
     },
 }
@@ -69,3 +70,11 @@ def test_a_pure_room_has_no_clock_no_chance_and_no_io(room: str) -> None:
 )
 def test_the_rule_would_see_it(source: str) -> None:
     assert strange(source, ROOMS["sequencer"])
+
+
+def test_a_subscriber_has_of_the_sequencer_what_goes_over_the_wire() -> None:
+    files = sorted((ROOT / "subscriber").rglob("*.py"))
+    found = {name for path in files for name in imported(ast.parse(path.read_text(encoding="utf-8")))}
+    of_it = {name for name in found if name.startswith("totalorder.sequencer")}
+    assert of_it, "it reads stamps"
+    assert not {name for name in of_it if not name.startswith("totalorder.sequencer.wire")}

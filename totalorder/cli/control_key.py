@@ -20,8 +20,8 @@ def run(
 ) -> None:
     """Derives it from the domain's control key, the first of the file."""
     from totalorder.control_keys import read_keys
-    from totalorder.sequencer.names import DomainTopics, valid_id
-    from totalorder.sequencer.signing import key_of
+    from totalorder.sequencer.wire.names import DomainTopics, valid_id
+    from totalorder.sequencer.wire.signing import key_of
 
     if not valid_id(id):
         raise SettingsError(f"{id!r} cannot be a subscriber's id")

@@ -25,8 +25,8 @@ from totalorder.errors import Error, SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from totalorder.sequencer.control import Answer, Retired, Skipped
-    from totalorder.sequencer.stamps import Source, StampedBatch
+    from totalorder.sequencer.wire.control import Answer, Retired, Skipped
+    from totalorder.sequencer.wire.stamps import Source, StampedBatch
     from totalorder.subscriber.transport import Partition, Record, Transport
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ def run(
 
     from rich.console import Console
 
-    from totalorder.sequencer.names import DomainTopics
+    from totalorder.sequencer.wire.names import DomainTopics
     from totalorder.subscriber.kafka_python import KafkaPythonTransport
 
     names = DomainTopics(domain=domain)
@@ -129,7 +129,7 @@ def _partitions(transport: "Transport", topic: str, chosen: int | None) -> list[
 
 def _batches(records: Iterator["Record"], domain: str, partition: int) -> Iterator[tuple["StampedBatch", "Record"]]:
     """Each complete batch of a stamps partition, with the last of its records."""
-    from totalorder.sequencer.codec import StampsAssembler
+    from totalorder.sequencer.wire.codec import StampsAssembler
 
     assembler = StampsAssembler(domain=domain, partition=partition)
     for record in records:
@@ -283,7 +283,7 @@ def _show_stamps(console: "Console", batch: "StampedBatch", record: "Record") ->
 
 
 def _answered(records: Iterator["Record"]) -> Iterator[tuple["Answer", "Record"]]:
-    from totalorder.sequencer.control import decode_answer
+    from totalorder.sequencer.wire.control import decode_answer
 
     for record in records:
         if record.value is not None:
@@ -293,7 +293,7 @@ def _answered(records: Iterator["Record"]) -> Iterator[tuple["Answer", "Record"]
 def _show_answers(console: "Console", answers: Iterable[tuple["Answer", "Record"]], *, as_json: bool) -> None:
     from rich.markup import escape
 
-    from totalorder.sequencer.control import encode_answer
+    from totalorder.sequencer.wire.control import encode_answer
 
     shown = False
     for answer, record in answers:
@@ -307,7 +307,7 @@ def _show_answers(console: "Console", answers: Iterable[tuple["Answer", "Record"
 
 
 def _told(answer: "Answer") -> str:
-    from totalorder.sequencer.control import Ended, Grant, Rejection, Renewed, Retired, Skipped
+    from totalorder.sequencer.wire.control import Ended, Grant, Rejection, Renewed, Retired, Skipped
 
     if isinstance(answer, Retired | Skipped):
         return f"{'retired' if isinstance(answer, Retired) else 'skipped':<11} {_of_topic(answer)}"

@@ -240,7 +240,7 @@ def _require_writable(parked: "Parked") -> None:
 
 def _target(transport: "Transport", parked: "Parked", to: str | None) -> "Partition":
     """Where an event is published again: its own partition, so that its key stays where it was."""
-    from totalorder.sequencer.names import DomainTopics
+    from totalorder.sequencer.wire.names import DomainTopics
     from totalorder.subscriber.transport import Partition
 
     about = parked.about

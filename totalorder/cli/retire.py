@@ -22,9 +22,9 @@ from totalorder.cli.options import (
 from totalorder.errors import Error, SettingsError
 
 if TYPE_CHECKING:
-    from totalorder.sequencer.control import Rejection, Retired
-    from totalorder.sequencer.names import DomainTopics
-    from totalorder.sequencer.signing import Signer
+    from totalorder.sequencer.wire.control import Rejection, Retired
+    from totalorder.sequencer.wire.names import DomainTopics
+    from totalorder.sequencer.wire.signing import Signer
     from totalorder.subscriber.transport import Transport
 
 _POLL_S = 0.2
@@ -48,8 +48,8 @@ def run(
     settings = kafka_settings(kafka)
 
     from totalorder.control_keys import read_signatures
-    from totalorder.sequencer.names import DomainTopics
-    from totalorder.sequencer.signing import RETIRE
+    from totalorder.sequencer.wire.names import DomainTopics
+    from totalorder.sequencer.wire.signing import RETIRE
     from totalorder.subscriber.kafka_python import KafkaPythonTransport
 
     names = DomainTopics(domain=domain)
@@ -84,7 +84,7 @@ def _id_of(topic: str, bootstrap_servers: str, settings: dict[str, str]) -> str:
 def _asked(
     transport: "Transport", names: "DomainTopics", topic: str, topic_id: str, wait_s: float, signer: "Signer | None"
 ) -> "Retired | Rejection":
-    from totalorder.sequencer.control import Rejection, Retire, Retired, decode_answer, encode_request
+    from totalorder.sequencer.wire.control import Rejection, Retire, Retired, decode_answer, encode_request
     from totalorder.subscriber.transport import Partition
 
     grants, control = Partition(names.grants, 0), Partition(names.control, 0)
@@ -108,7 +108,7 @@ def _asked(
 
 
 def _show(answer: "Retired | Rejection", *, as_json: bool) -> None:
-    from totalorder.sequencer.control import Rejection
+    from totalorder.sequencer.wire.control import Rejection
 
     if isinstance(answer, Rejection):
         raise Error(f"The sequencer refused: {answer.reason}")

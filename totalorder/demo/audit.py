@@ -12,10 +12,10 @@ from totalorder.demo.journal import event_number
 from totalorder.demo.world import partitions
 from totalorder.errors import Error
 from totalorder.kafka_clients import consumer, kafka_errors
-from totalorder.sequencer.codec import StampsAssembler
-from totalorder.sequencer.control import Grant, decode_answer
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.codec import StampsAssembler
+from totalorder.sequencer.wire.control import Grant, decode_answer
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.stamps import StampedBatch
 
 Ints = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from totalorder.errors import StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.chunk import _HEAD, COLUMNS, Chunk, decode, encode
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

@@ -15,7 +15,7 @@ from waiting import wait_until
 
 from totalorder.broker import LocalBroker
 from totalorder.errors import StateError
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES
 from totalorder.streaming.cut import consumers
 from totalorder.streaming.cut.ends import Look
 from totalorder.streaming.cut.fast import FastReader, _Held, _Run

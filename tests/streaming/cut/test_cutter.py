@@ -12,9 +12,9 @@ from waiting import wait_until
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import LimitExceeded, StateError, TopicChanged
-from totalorder.sequencer.control import Retire, Skip, parse_request
-from totalorder.sequencer.signing import Signatures
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Retire, Skip, parse_request
+from totalorder.sequencer.wire.signing import Signatures
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut import cutter as cutter_module, reading
 from totalorder.streaming.cut.cutter import Cutter
 from totalorder.streaming.cut.offset import BatchEnd

@@ -18,7 +18,7 @@ from waiting import wait_until
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, Error, SettingsError, StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.ends import Look
 from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.questions import Questions, TopicGone

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from totalorder.errors import Error, StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.ends import FALL_S, MOMENT_S, Ends, Look, routes
 from totalorder.streaming.cut.pace import (
     BUSY_SHARE,

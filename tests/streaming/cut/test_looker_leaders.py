@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from waiting import wait_until
 
 from totalorder.errors import EnvironmentProblem, Error, StateError
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.ends import MOMENT_S, Look
 from totalorder.streaming.cut.looker import Looker
 from totalorder.streaming.cut.questions import Questions

@@ -13,10 +13,10 @@ from secure_broker import PASSWORD, USER, SecureBroker
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
-from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.cuts import Cut, CutEncoder, CutsAssembler
-from totalorder.sequencer.limits import MAX_ROW_BYTES
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.codec import WireRecord
+from totalorder.sequencer.wire.cuts import Cut, CutEncoder, CutsAssembler
+from totalorder.sequencer.wire.limits import MAX_ROW_BYTES
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.publisher import Publisher
 
 pytestmark = pytest.mark.broker

@@ -18,7 +18,7 @@ from waiting import wait_until
 from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 from totalorder.errors import BrokerUnavailable, SettingsError, StateError
-from totalorder.sequencer.limits import MAX_CONTROL_BYTES, MAX_TOPIC_CHARS
+from totalorder.sequencer.wire.limits import MAX_CONTROL_BYTES, MAX_TOPIC_CHARS
 from totalorder.streaming.cut import consumers, fast, reading
 from totalorder.streaming.cut.chunk import MAX_EVENTS, Chunk
 from totalorder.streaming.cut.fast import FastReader

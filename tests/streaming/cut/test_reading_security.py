@@ -10,7 +10,7 @@ from secure_broker import PASSWORD, SCRAM, USER, SecureBroker
 
 from totalorder import kafka_clients
 from totalorder.errors import BrokerUnavailable, SettingsError
-from totalorder.sequencer.codec import WireRecord
+from totalorder.sequencer.wire.codec import WireRecord
 from totalorder.streaming.cut import consumers
 from totalorder.streaming.cut.fast import FastReader
 from totalorder.streaming.cut.plain import PlainReader

@@ -11,9 +11,9 @@ from delivery_world import BEGIN, Feed, Row, ended, event, grant, one_event, pos
 from sources import src
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
-from totalorder.sequencer.control import Renewed
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Progress, SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.wire.control import Renewed
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import Progress, SavedPosition, decode_saved, encode_saved
 from totalorder.subscriber.delivery.effects import (
     Deliveries,
     Effect,

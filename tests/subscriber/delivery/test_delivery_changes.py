@@ -7,8 +7,8 @@ from delivery_world import BEGIN, Feed, Row, ended, grant, one_event, positioned
 from sources import src
 
 from totalorder.errors import Contradiction
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import StampsMark
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import StampsMark
 from totalorder.subscriber.delivery.effects import PauseStamps, ReadEvents, ReadStamps, ResumeStamps, StopStamps
 
 AB = ("a", "b")

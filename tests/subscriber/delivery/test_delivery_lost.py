@@ -9,9 +9,9 @@ from delivery_world import Feed, grant, positioned
 from sources import src
 
 from totalorder.errors import Contradiction
-from totalorder.sequencer.control import Answer, Skipped
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.wire.control import Answer, Skipped
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import SavedPosition, decode_saved, encode_saved
 from totalorder.subscriber.delivery.effects import DeliverLost, ResumeEvents
 
 AB = ("a", "b")

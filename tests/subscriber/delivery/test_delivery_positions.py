@@ -9,10 +9,10 @@ from delivery_world import Feed, Row, ended, grant, one_event, plain, positioned
 from sources import src
 
 from totalorder.errors import Contradiction, EventsLost, Fenced, WireError
-from totalorder.sequencer.control import Renewed, encode_answer
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import SavedPosition, decode_saved, encode_saved
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.control import Renewed, encode_answer
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import SavedPosition, decode_saved, encode_saved
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.delivery.effects import Effect, Finished
 
 AB = ("a", "b")

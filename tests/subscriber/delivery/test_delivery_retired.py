@@ -11,10 +11,10 @@ from deliveries import Deliver
 from delivery_world import BEGIN, Feed, Row, grant, one_event, positioned, said, stamped
 from sources import src
 
-from totalorder.sequencer.control import Retired
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import SavedPosition, StampsMark, decode_saved, encode_saved
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.control import Retired
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import SavedPosition, StampsMark, decode_saved, encode_saved
+from totalorder.sequencer.wire.stamps import Source
 from totalorder.subscriber.delivery.effects import (
     DeliverLost,
     Effect,

@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 from reference import Change, Event, Item, Loss, reference_deliveries, reference_intervals
 
 from totalorder.sequencer.batch import Row
-from totalorder.sequencer.control import Skipped
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.control import Skipped
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.delivery.effects import DeliverLost, ReadEvents, ReadStamps
 from totalorder.subscriber.delivery.machine import Delivery
 

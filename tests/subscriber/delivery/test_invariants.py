@@ -7,7 +7,7 @@ import pytest
 from delivery_world import Feed, grant
 from sources import src
 
-from totalorder.sequencer import invariants
+from totalorder.sequencer.wire import invariants
 from totalorder.subscriber.delivery.acknowledged import Acknowledged
 from totalorder.subscriber.delivery.events import EventPartition, Events
 from totalorder.subscriber.delivery.machine import Delivery

@@ -7,9 +7,9 @@ import pytest
 from delivery_world import BEGIN, Row, stamped
 
 from totalorder.errors import Contradiction, EventsLost
-from totalorder.sequencer.chain import REMEMBERED_BATCHES
-from totalorder.sequencer.position import StampsMark
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.chain import REMEMBERED_BATCHES
+from totalorder.sequencer.wire.position import StampsMark
+from totalorder.sequencer.wire.stamps import StampedBatch
 from totalorder.subscriber.delivery.partition import StampsPartition
 
 FIRST = stamped([("a", 1, 2, 0, {})], partition=0, batch=5)

@@ -16,10 +16,10 @@ from reference import Change, Event, Item, Loss, reference_deliveries, reference
 
 from totalorder.errors import Error
 from totalorder.sequencer.batch import Row
-from totalorder.sequencer.control import Grant, Retired
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.position import Progress
-from totalorder.sequencer.stamps import Source, StampedBatch
+from totalorder.sequencer.wire.control import Grant, Retired
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.position import Progress
+from totalorder.sequencer.wire.stamps import Source, StampedBatch
 from totalorder.subscriber.delivery import order, owed, rows
 from totalorder.subscriber.delivery.effects import (
     DeliverLost,

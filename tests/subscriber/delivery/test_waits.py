@@ -3,7 +3,7 @@
 from delivery_world import Feed, grant
 from sources import src
 
-from totalorder.sequencer.names import stamps_partition
+from totalorder.sequencer.wire.names import stamps_partition
 from totalorder.subscriber.delivery.waits import Wait
 
 AB = ("a", "b")

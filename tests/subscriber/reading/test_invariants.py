@@ -7,8 +7,8 @@ import pytest
 from delivery_world import stamped
 from sources import src
 
-from totalorder.sequencer import invariants
-from totalorder.sequencer.position import StampsMark
+from totalorder.sequencer.wire import invariants
+from totalorder.sequencer.wire.position import StampsMark
 from totalorder.subscriber.delivery.events import EventBlock
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.events import Sources

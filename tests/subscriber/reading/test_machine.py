@@ -8,9 +8,9 @@ from delivery_world import stamped
 from sources import src
 
 from totalorder.errors import Contradiction, EventsLost
-from totalorder.sequencer.control import Retired, Skipped
-from totalorder.sequencer.position import StampsMark
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.control import Retired, Skipped
+from totalorder.sequencer.wire.position import StampsMark
+from totalorder.sequencer.wire.stamps import StampedBatch
 from totalorder.subscriber.delivery.effects import (
     Deliveries,
     DeliverLost,

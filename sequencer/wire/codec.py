@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from totalorder.errors import LimitExceeded, WireError
-from totalorder.sequencer.budget import affordable, parse_json
-from totalorder.sequencer.limits import (
+from totalorder.sequencer.wire.budget import affordable, parse_json
+from totalorder.sequencer.wire.limits import (
     MAX_BATCH_BYTES,
     MAX_COUNT,
     MAX_CUT_SOURCES,
@@ -34,10 +34,10 @@ from totalorder.sequencer.limits import (
     MAX_TIME_MS,
     MAX_TOPICS_PER_DOMAIN,
 )
-from totalorder.sequencer.numbering import check_within, differences, present, sorted_order, spans
-from totalorder.sequencer.planes import from_planes, to_planes, width_of
-from totalorder.sequencer.stamps import DIGEST_BYTES, KafkaTopic, Source, StampedBatch, StampRows
-from totalorder.sequencer.values import number, text
+from totalorder.sequencer.wire.numbering import check_within, differences, present, sorted_order, spans
+from totalorder.sequencer.wire.planes import from_planes, to_planes, width_of
+from totalorder.sequencer.wire.stamps import DIGEST_BYTES, KafkaTopic, Source, StampedBatch, StampRows
+from totalorder.sequencer.wire.values import number, text
 
 Ints = npt.NDArray[np.int64]
 VERSION = 4

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from totalorder.sequencer.numbering import spans
+from totalorder.sequencer.wire.numbering import spans
 
 Ints = npt.NDArray[np.int64]
 DIGEST_BYTES = 16

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 
 from totalorder.errors import BatchesMissing, Contradiction
-from totalorder.sequencer.stamps import StampedBatch
+from totalorder.sequencer.wire.stamps import StampedBatch
 
 REMEMBERED_BATCHES = 64
 """A repeated batch is compared with its first copy this far back. An older repetition is dropped unseen: every digest

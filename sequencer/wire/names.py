@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from totalorder.errors import SettingsError
-from totalorder.sequencer.limits import MAX_ID_CHARS, MAX_NONCE_CHARS, MAX_TOPIC_CHARS
+from totalorder.sequencer.wire.limits import MAX_ID_CHARS, MAX_NONCE_CHARS, MAX_TOPIC_CHARS
 
 _DOMAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}(\.[A-Za-z0-9_-]{1,60})*")
 _ID = re.compile(rf"[A-Za-z0-9._:@-]{{1,{MAX_ID_CHARS}}}")

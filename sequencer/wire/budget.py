@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from totalorder.sequencer.limits import MAX_JSON_UNITS
+from totalorder.sequencer.wire.limits import MAX_JSON_UNITS
 
 _CHUNK_BYTES = 1 << 20
 _CONTAINER_UNITS = 4

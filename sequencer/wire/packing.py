@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from totalorder.errors import StateError
-from totalorder.sequencer.budget import affordable
+from totalorder.sequencer.wire.budget import affordable
 
 _HEAD = struct.Struct("<4sHI")
 _TAIL = struct.Struct("<I")

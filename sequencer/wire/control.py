@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from totalorder.errors import WireError
-from totalorder.sequencer.budget import parse_json
-from totalorder.sequencer.limits import (
+from totalorder.sequencer.wire.budget import parse_json
+from totalorder.sequencer.wire.limits import (
     MAX_ANSWER_BYTES,
     MAX_CONTROL_BYTES,
     MAX_COUNT,
@@ -23,9 +23,9 @@ from totalorder.sequencer.limits import (
     MAX_TOPIC_ID_CHARS,
     MAX_TOPICS_PER_SUBSCRIPTION,
 )
-from totalorder.sequencer.names import valid_id, valid_nonce, valid_topic
-from totalorder.sequencer.signing import RETIRE, Signatures, Signer
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.names import valid_id, valid_nonce, valid_topic
+from totalorder.sequencer.wire.signing import RETIRE, Signatures, Signer
+from totalorder.sequencer.wire.stamps import Source
 
 VERSION = 1
 """Of requests and claims."""

@@ -16,9 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from totalorder.errors import SettingsError, WireError
-from totalorder.sequencer.budget import affordable, parse_json
-from totalorder.sequencer.codec import WireRecord
-from totalorder.sequencer.limits import (
+from totalorder.sequencer.wire.budget import affordable, parse_json
+from totalorder.sequencer.wire.codec import WireRecord
+from totalorder.sequencer.wire.limits import (
     MAX_COUNT,
     MAX_PART_BYTES,
     MAX_PARTITION_NUMBER,
@@ -27,10 +27,10 @@ from totalorder.sequencer.limits import (
     MAX_TIME_MS,
     MAX_TOPIC_ID_CHARS,
 )
-from totalorder.sequencer.names import DomainTopics, valid_id, valid_nonce, valid_topic
-from totalorder.sequencer.numbering import check_within, differences, numbered, sorted_order
-from totalorder.sequencer.stamps import Source
-from totalorder.sequencer.values import text
+from totalorder.sequencer.wire.names import DomainTopics, valid_id, valid_nonce, valid_topic
+from totalorder.sequencer.wire.numbering import check_within, differences, numbered, sorted_order
+from totalorder.sequencer.wire.stamps import Source
+from totalorder.sequencer.wire.values import text
 
 Ints = npt.NDArray[np.int64]
 VERSION = 3

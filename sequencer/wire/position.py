@@ -7,12 +7,12 @@ from functools import lru_cache
 from typing import Any
 
 from totalorder.errors import WireError
-from totalorder.sequencer.budget import parse_json
-from totalorder.sequencer.control import Ended, Grant, Link, decode_answer, encode_answer
-from totalorder.sequencer.limits import MAX_ANSWER_BYTES, MAX_STAMPS_PARTITIONS
-from totalorder.sequencer.names import stamps_partition
-from totalorder.sequencer.stamps import Source
-from totalorder.sequencer.values import number, text
+from totalorder.sequencer.wire.budget import parse_json
+from totalorder.sequencer.wire.control import Ended, Grant, Link, decode_answer, encode_answer
+from totalorder.sequencer.wire.limits import MAX_ANSWER_BYTES, MAX_STAMPS_PARTITIONS
+from totalorder.sequencer.wire.names import stamps_partition
+from totalorder.sequencer.wire.stamps import Source
+from totalorder.sequencer.wire.values import number, text
 
 VERSION = 3
 

@@ -24,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from totalorder.errors import Contradiction, EventsLost, LimitExceeded, SettingsError, WireError
-from totalorder.sequencer.codec import WireRecord, unpacked
-from totalorder.sequencer.limits import (
+from totalorder.sequencer.wire.codec import WireRecord, unpacked
+from totalorder.sequencer.wire.limits import (
     MAX_CUT_ADVANCES,
     MAX_CUT_SLICES,
     MAX_CUT_SOURCES,
@@ -36,10 +36,10 @@ from totalorder.sequencer.limits import (
     MAX_ROW_BYTES,
     MAX_TOPIC_ID_CHARS,
 )
-from totalorder.sequencer.names import DomainTopics
-from totalorder.sequencer.numbering import differences
-from totalorder.sequencer.planes import from_planes, to_planes, width_of
-from totalorder.sequencer.stamps import Source
+from totalorder.sequencer.wire.names import DomainTopics
+from totalorder.sequencer.wire.numbering import differences
+from totalorder.sequencer.wire.planes import from_planes, to_planes, width_of
+from totalorder.sequencer.wire.stamps import Source
 
 Ints = npt.NDArray[np.int64]
 VERSION = 1

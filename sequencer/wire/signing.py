@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 from totalorder.errors import SettingsError
-from totalorder.sequencer.names import valid_id
+from totalorder.sequencer.wire.names import valid_id
 
 RETIRE = "/retire"
 """In the place of an id, for requests to retire a topic; no id has a slash."""
