@@ -18,7 +18,16 @@ from totalorder.sequencer.order import SliceFalls, pi_order
 from totalorder.sequencer.registry import Registry
 from totalorder.sequencer.stamper import Stamper
 from totalorder.sequencer.state import NO_RENEWALS, Cold, EngineConfig, Hot, State
-from totalorder.sequencer.wire.control import Answer, BadRequest, Claim, Retire, claim_in, parse_request, skips_in
+from totalorder.sequencer.wire.control import (
+    Answer,
+    BadRequest,
+    Claim,
+    Retire,
+    claim_in,
+    may_say,
+    parse_request,
+    skips_in,
+)
 from totalorder.sequencer.wire.invariants import due
 from totalorder.sequencer.wire.limits import MAX_KAFKA_TOPICS
 from totalorder.sequencer.wire.names import DomainTopics
@@ -353,7 +362,7 @@ def _require_undisputed(config: EngineConfig, claims: Iterable[Claim]) -> None:
 
 def _retired_by(value: bytes, signatures: Signatures | None) -> KafkaTopic | None:
     """The Kafka topic that a control record takes out; None for any other record, and for one that is refused."""
-    if b'"retire"' not in value:
+    if not may_say(b"retire", value):
         return None
     try:
         request = parse_request(value, signatures)

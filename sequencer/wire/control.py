@@ -332,12 +332,17 @@ def parse_request(value: bytes, signatures: Signatures | None = None) -> Request
     return request
 
 
-def skips_in(values: Iterable[bytes], signatures: Signatures | None = None) -> Iterator[Skip]:
-    """Those of control records that say what is lost. Most are of another kind, and are not read for that: a name in
-    JSON may be written with escapes.
+def may_say(word: bytes, value: bytes) -> bool:
+    """Whether a control record can be of the kind of this name: most are of another one, and need not be read to see
+    that. A name in JSON may be written with escapes.
     """
+    return word in value or b"\\u" in value
+
+
+def skips_in(values: Iterable[bytes], signatures: Signatures | None = None) -> Iterator[Skip]:
+    """Those of control records that say what is lost."""
     for value in values:
-        if b"skip" in value or b"\\u" in value:
+        if may_say(b"skip", value):
             with suppress(BadRequest):
                 request = parse_request(value, signatures)
                 if isinstance(request, Skip):

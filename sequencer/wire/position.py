@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from totalorder.errors import WireError
@@ -184,6 +185,9 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         if not isinstance(answer, Grant | Ended):
             raise ValueError("a pending answer changes nothing")
         pending.append(answer)
+    changes = [number(record["switched_g"]), *(answer.g for answer in pending)]
+    if any(after <= before for before, after in pairwise(changes)):
+        raise ValueError("its changes do not follow each other")
     position = Progress(
         generation=number(record["in_force"]),
         switched_g=number(record["switched_g"]),

@@ -136,6 +136,16 @@ def test_who_has_not_the_domains_key_retires_no_topic_that_comes_in_the_same_bat
     assert done.stamps[0].rows.g.tolist() == [2]
 
 
+@pytest.mark.parametrize("word", [b"retire", rb"\u0072etire"])
+def test_what_comes_behind_the_end_of_its_topic_is_given_no_number(word: bytes) -> None:
+    """However the request is written: what no stamp shows a recovery cannot tell."""
+    value = encode_request(Retire(id="job", nonce="n", topic="k", topic_id="id-k", seen={0: 0}))
+    batch = Batch.of(BATCH_MS, [asked(0, value.replace(b"retire", word), 1), event(0, 2)])
+    state, done = step(initial_state(configs(partitions=1)[0]), batch, {})
+    assert isinstance(done.answers[0], Retired)
+    assert state.cold.topics == ()
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.integers(1, 3)), max_size=20), st.data())
 def test_cuts_and_shards_change_nothing(items: list[tuple[str, bool, int]], data: st.DataObject) -> None:

@@ -400,3 +400,11 @@ def test_a_saved_position_keeps_changes_that_say_more() -> None:
     changed = json.dumps(vector["content"] | {"pending": more}).encode()
     assert decode_saved(changed) == decode_saved(value(vector))
     assert encode_saved(decode_saved(changed)) == value(vector)
+
+
+def test_a_saved_position_whose_changes_do_not_follow_each_other_is_damaged() -> None:
+    (vector,) = [one for one in made()["positions"] if one["content"]["pending"]]
+    content = vector["content"]
+    for other in ({"switched_g": content["pending"][0]["g"]}, {"pending": content["pending"][:1] * 2}):
+        with pytest.raises(WireError, match="its changes do not follow each other"):
+            decode_saved(json.dumps(content | other).encode())
