@@ -104,6 +104,26 @@ def place(event: Event) -> tuple[str, int]:
     return event.topic, event.n
 
 
+def test_one_that_was_broken_off_writes_nothing_when_it_is_closed() -> None:
+    """What was under way may have been noted by half: what was saved last holds."""
+    world = World()
+    transport = world.transport()
+    subscriber = world.subscriber("a", transport=transport, save_interval_s=1_000)
+    world.publish("a")
+    take_one(subscriber, [])
+
+    def break_off(_: float) -> None:
+        raise TimeIsOver
+
+    transport.on_poll = break_off
+    with pytest.raises(TimeIsOver):
+        subscriber.poll(20)
+    transport.sent.clear()
+    subscriber.close()
+    assert transport.closed
+    assert not transport.sent
+
+
 def test_one_that_was_broken_off_says_so_and_hands_nothing_out() -> None:
     """Records that had come may be nowhere now: what comes behind them would hide that."""
     world = World()
