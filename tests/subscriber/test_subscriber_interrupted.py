@@ -74,36 +74,6 @@ def life(world: World, call: Call, error: type[BaseException], line: int) -> tup
     return handed, places
 
 
-@pytest.mark.parametrize("call", [take_one, take_some])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeIsOver])
-def test_who_comes_next_goes_on_wherever_a_call_was_broken_off(call: Call, error: type[BaseException]) -> None:
-    """Nothing comes again without a mark, and nothing is missing."""
-    tried = 0
-    for line in range(1, 10_000, 13):
-        world = World()
-        for at in range(COUNT):
-            world.publish("abc"[at % 3])
-        handed, places = life(world, call, error, line)
-        if not places:
-            break
-        tried += 1
-        following = world.subscriber("abc")
-        rest: list[Event] = []
-        while (event := following.poll(20)) is not None:
-            rest.append(event)
-            following.ack(event)
-        first = {place(event) for event in handed}
-        assert not [event for event in rest if place(event) in first and event.tag is None], places
-        assert [event.g for event in rest] == sorted({event.g for event in rest}), places
-        assert len(first | {place(event) for event in rest}) == COUNT, places
-        assert {place(event) for event in handed[:2]}.isdisjoint(map(place, rest)), places
-    assert tried > 10
-
-
-def place(event: Event) -> tuple[str, int]:
-    return event.topic, event.n
-
-
 def test_one_that_was_broken_off_writes_nothing_when_it_is_closed() -> None:
     """What was under way may have been noted by half: what was saved last holds."""
     world = World()
@@ -135,3 +105,33 @@ def test_one_that_was_broken_off_says_so_and_hands_nothing_out() -> None:
     with pytest.raises(Error, match="a call was interrupted by TimeIsOver"):
         subscriber.poll(20)
     subscriber.close()
+
+
+@pytest.mark.parametrize("call", [take_one, take_some])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeIsOver])
+def test_who_comes_next_goes_on_wherever_a_call_was_broken_off(call: Call, error: type[BaseException]) -> None:
+    """Nothing comes again without a mark, and nothing is missing."""
+    tried = 0
+    for line in range(1, 10_000, 13):
+        world = World()
+        for at in range(COUNT):
+            world.publish("abc"[at % 3])
+        handed, places = life(world, call, error, line)
+        if not places:
+            break
+        tried += 1
+        following = world.subscriber("abc")
+        rest: list[Event] = []
+        while (event := following.poll(20)) is not None:
+            rest.append(event)
+            following.ack(event)
+        first = {place(event) for event in handed}
+        assert not [event for event in rest if place(event) in first and event.tag is None], places
+        assert [event.g for event in rest] == sorted({event.g for event in rest}), places
+        assert len(first | {place(event) for event in rest}) == COUNT, places
+        assert {place(event) for event in handed[:2]}.isdisjoint(map(place, rest)), places
+    assert tried > 10
+
+
+def place(event: Event) -> tuple[str, int]:
+    return event.topic, event.n
