@@ -402,6 +402,10 @@ def test_names_take_the_place_of_a_pattern_and_a_pattern_that_of_names() -> None
     until(subscriber, lambda: subscriber.topics == ("a", "b", "d1"))
     subscriber.subscribe(pattern="[bc]")
     until(subscriber, lambda: subscriber.topics == ("b", "c"))
+    for _ in range(5):
+        world.publish("a")
+        subscriber.poll(1)
+    assert own(world)[-1].topics == ("b", "c"), "the former pattern asks for nothing any more"
     subscriber.subscribe(["a"])
     admit(world, "b2")
     world.publish("a")
