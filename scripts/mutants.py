@@ -27,8 +27,9 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -168,20 +169,31 @@ def run(mutants: list[Mutant], jobs: int) -> list[Outcome]:
         counting = threading.Lock()
         limits: dict[Stage, float] = {}
 
-        def attempt(mutant: Mutant) -> None:
+        @contextmanager
+        def taken() -> Iterator[Tree]:
             tree = pool.get()
             try:
-                outcome = tree.attempt(mutant, limits)
+                yield tree
             finally:
                 pool.put(tree)
+
+        def measure(stage: Stage) -> tuple[Stage, float]:
+            with taken() as tree:
+                return stage, tree.baseline(stage)
+
+        def attempt(mutant: Mutant) -> None:
+            with taken() as tree:
+                outcome = tree.attempt(mutant, limits)
             with counting:
                 outcomes.append(outcome)
                 print(f"{len(outcomes)}/{len(mutants)} {mutant.name}: {outcome} ({outcome.took_s:.0f} s)", flush=True)
 
         with ThreadPoolExecutor(jobs) as workers:
             try:
-                limits |= {stage: trees[0].baseline(stage) for stage in _stages(mutants)}
-                for done in [workers.submit(attempt, mutant) for mutant in mutants]:
+                limits |= workers.map(measure, _stages(mutants))
+                # These go through all stages: one of them would be the last, and alone.
+                longest_first = sorted(mutants, key=lambda mutant: not mutant.equivalent)
+                for done in [workers.submit(attempt, mutant) for mutant in longest_first]:
                     done.result()
             finally:
                 workers.shutdown(wait=False, cancel_futures=True)
@@ -296,6 +308,7 @@ def _test(root: Path, stage: Stage, output: Path, tells: Connection) -> None:
     own = str(root / "build" / "typing")  # before where the rooms are installed
     sys.path[:] = [own, *(path for path in sys.path if path != str(Path(__file__).parent))]
     os.environ.update(PYTHONPATH=own, PYTHONSAFEPATH="1")
+    sys.dont_write_bytecode = False  # else each run compiles all tests anew
     found = importlib.util.find_spec("totalorder.sequencer.engine")
     if found is None or not Path(found.origin or "").resolve().is_relative_to(root.resolve()):
         tells.send(_FOREIGN)

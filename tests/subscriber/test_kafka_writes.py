@@ -44,6 +44,7 @@ class Slow(KafkaTransport):
     ) -> int:
         taken_at = self.clock.now + self.takes_s
         for wait_s in waits:
+            assert wait_s > 0, "it turns without end"
             self.longest_s = max(self.longest_s, wait_s)
             self.clock.now = min(self.clock.now + wait_s, taken_at)
             if self.clock.now == taken_at:

@@ -74,6 +74,39 @@ def life(world: World, call: Call, error: type[BaseException], line: int) -> tup
     return handed, places
 
 
+def test_one_that_was_broken_off_writes_nothing_when_it_is_closed() -> None:
+    """What was under way may have been noted by half: what was saved last holds."""
+    world = World()
+    transport = world.transport()
+    subscriber = world.subscriber("a", transport=transport, save_interval_s=1_000)
+    world.publish("a")
+    take_one(subscriber, [])
+
+    def break_off(_: float) -> None:
+        raise TimeIsOver
+
+    transport.on_poll = break_off
+    with pytest.raises(TimeIsOver):
+        subscriber.poll(20)
+    transport.sent.clear()
+    subscriber.close()
+    assert transport.closed
+    assert not transport.sent
+
+
+def test_one_that_was_broken_off_says_so_and_hands_nothing_out() -> None:
+    """Records that had come may be nowhere now: what comes behind them would hide that."""
+    world = World()
+    subscriber = world.subscriber("abc")
+    for at in range(COUNT):
+        world.publish("abc"[at % 3])
+    with pytest.raises(TimeIsOver), broken_off(TimeIsOver, 60):
+        subscriber.poll(20)
+    with pytest.raises(Error, match="a call was interrupted by TimeIsOver"):
+        subscriber.poll(20)
+    subscriber.close()
+
+
 @pytest.mark.parametrize("call", [take_one, take_some])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, TimeIsOver])
 def test_who_comes_next_goes_on_wherever_a_call_was_broken_off(call: Call, error: type[BaseException]) -> None:
@@ -102,16 +135,3 @@ def test_who_comes_next_goes_on_wherever_a_call_was_broken_off(call: Call, error
 
 def place(event: Event) -> tuple[str, int]:
     return event.topic, event.n
-
-
-def test_one_that_was_broken_off_says_so_and_hands_nothing_out() -> None:
-    """Records that had come may be nowhere now: what comes behind them would hide that."""
-    world = World()
-    subscriber = world.subscriber("abc")
-    for at in range(COUNT):
-        world.publish("abc"[at % 3])
-    with pytest.raises(TimeIsOver), broken_off(TimeIsOver, 60):
-        subscriber.poll(20)
-    with pytest.raises(Error, match="a call was interrupted by TimeIsOver"):
-        subscriber.poll(20)
-    subscriber.close()

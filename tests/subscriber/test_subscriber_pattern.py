@@ -316,9 +316,11 @@ class Growing(SimTransport):
 @pytest.mark.parametrize("start", ["saved", "earliest"])
 def test_no_topic_is_overlooked_that_comes_while_a_process_begins(at: str, start: str) -> None:
     world = begun()
-    for _ in range(20):
+    for number in range(20):
         world.publish("a")
         world.tick(0)
+        # so that positions take a while to be read
+        world.kafka.append(Partition("d.positions", number % 2), key=b"other/7", value=b"{}")
     subscriber = subscriber_of(world, transport=Growing(world, at), start=start)
     world.publish("a")
     until(subscriber, lambda: "d1" in subscriber.topics or at == "d.receipts")
@@ -400,6 +402,10 @@ def test_names_take_the_place_of_a_pattern_and_a_pattern_that_of_names() -> None
     until(subscriber, lambda: subscriber.topics == ("a", "b", "d1"))
     subscriber.subscribe(pattern="[bc]")
     until(subscriber, lambda: subscriber.topics == ("b", "c"))
+    for _ in range(5):
+        world.publish("a")
+        subscriber.poll(1)
+    assert own(world)[-1].topics == ("b", "c"), "the former pattern asks for nothing any more"
     subscriber.subscribe(["a"])
     admit(world, "b2")
     world.publish("a")

@@ -218,6 +218,23 @@ def test_after_a_close_only_what_was_handed_out_is_flagged() -> None:
     assert everything(world.subscriber("a")) == [(f"a{number}", tag) for number, tag in enumerate(flags, 1)]
 
 
+def test_one_that_was_replaced_saves_nothing_when_it_is_closed() -> None:
+    """What it promised last is more than it has handed out, and another's to say now."""
+    world = World()
+    transport = world.transport()
+    first = world.subscriber("a", transport=transport, save_interval_s=1_000)
+    publish(world, 4)
+    await_ready(first, 4)
+    take(first, 2)
+    world.subscriber("a")
+    with pytest.raises(Fenced):
+        take(first, 2)
+    transport.sent.clear()
+    first.close()
+    assert transport.closed
+    assert "d.positions" not in transport.sent
+
+
 @pytest.mark.parametrize("how", ["drained", "expired"])
 def test_one_that_is_over_hands_nothing_out_when_another_has_begun(how: str) -> None:
     world = World()

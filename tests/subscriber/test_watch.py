@@ -75,6 +75,12 @@ def test_a_stall_says_what_where_since_when_and_what_to_look_at(watched: Watched
     assert watched.watch.stalled
 
 
+def test_history_that_is_read_is_spoken_of_and_no_stall(watched: Watched) -> None:
+    words = watched.look(Wait(kind="history", topic="d.stamps"), seconds=200)
+    assert [(word.level, word.news) for word in words] == [(logging.INFO, None)] * 4
+    assert not watched.watch.stalled
+
+
 def test_the_oldest_of_many_waits_is_told_and_a_stall_that_ends_gives_others_a_while(watched: Watched) -> None:
     watched.look(EVENT)
     watched.look(EVENT, STAMPS, seconds=50)

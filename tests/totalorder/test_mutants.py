@@ -13,6 +13,12 @@ def check(script: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, timeout=120, check=False)
 
 
+def tried(script: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, script, "--jobs", "2"], capture_output=True, text=True, timeout=250, check=False
+    )
+
+
 def test_each_fault_fits_its_source() -> None:
     """Where one does not: the source has changed, and so must the fault, in tests/mutants."""
     checked = check(SCRIPT)
@@ -73,11 +79,15 @@ def test_a_fault_that_tests_miss_is_told(tmp_path: Path) -> None:
         '[[mutants]]\nname = "missed"\nold = "x / 2"\nnew = "x / 3"\n'
         '[[mutants]]\nname = "none"\nold = "x + 0"\nnew = "x - 0"\nequivalent = "zero"\n'
     )
-    ran = subprocess.run(
-        [sys.executable, script, "--jobs", "1"], capture_output=True, text=True, timeout=250, check=False
-    )
+    ran = tried(script)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert "engine/found: killed by tests/test_it.py::test_it" in ran.stdout
     assert "engine/missed: SURVIVED" in ran.stdout
     assert "engine/none: equivalent: zero" in ran.stdout
     assert "3 faults: 1 found, 1 equivalent, 1 not as they should be\n  engine/missed: SURVIVED\n" in ran.stdout
+
+    (tmp_path / "tests" / "test_it.py").write_text("def test_it():\n    assert False\n")
+    ran = tried(script)
+    assert ran.returncode == 2, ran.stdout + ran.stderr
+    assert "without a fault tests/test_it.py::test_it fails" in ran.stderr
+    assert "killed by" not in ran.stdout

@@ -1,6 +1,7 @@
 """What is owed of an event partition, beside a plain list."""
 
 import random
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -49,3 +50,18 @@ def test_offsets_and_g_that_do_not_rise_together_are_told() -> None:
     wrong = owed.add(np.array([[5], [1], [80]]))
     assert wrong is not None
     assert [column.tolist() for column in wrong] == [[5, 1, 80], [7, 0, 70]]
+
+
+def test_what_owes_nothing_keeps_no_room() -> None:
+    """A subscriber may have thousands of partitions, each of which was behind once."""
+    owed, count = Owed(), 100_000
+    tracemalloc.start()
+    try:
+        owed.add(np.arange(3 * count).reshape(3, count))
+        owed.deliver(count)
+        owed.acknowledge(count - 1)
+        assert tracemalloc.get_traced_memory()[0] > count, "else it is not seen"
+        owed.acknowledge(1)
+        assert tracemalloc.get_traced_memory()[0] < count
+    finally:
+        tracemalloc.stop()
