@@ -67,9 +67,13 @@ class Worker:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.kill()
+        self.pipe.close()
+
+    def kill(self) -> None:
+        """By SIGKILL; comes back when it has ended."""
         self._process.kill()
         self._process.join()
-        self.pipe.close()
 
 
 def _work(pipe: Connection, work: Callable[..., None], arguments: Sequence[object]) -> None:

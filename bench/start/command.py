@@ -1,7 +1,9 @@
-"""`totalorder bench start`: the delay of the first minute, from an empty machine on.
+"""`totalorder bench start`: the delay of the first minute, from an empty machine on, and that of a process that is
+begun again after kill -9.
 
 Spark and its Java, the job and one subscriber are started anew for each client that a subscriber may read by; beside
-them a plain consumer reads the same events, in a process of its own.
+them a plain consumer reads the same events, in a process of its own. Then the subscriber's process is killed amid
+events, and another one of the same id begun at once, some times.
 """
 
 import time
@@ -26,26 +28,28 @@ _BOUND_S = 60.0
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How much is done: `turns` of each client, `rate` events a second for the last of `until_s`, which say where each
-    part of the time ends, in seconds from the first event on.
+    part of the time ends, in seconds from the first event on; behind that `kills` in each turn.
     """
 
     turns: int
+    kills: int
     rate: int
     until_s: tuple[int, ...]
 
     @classmethod
     def of(cls, size: Size) -> "Plan":
         return size.pick(
-            smoke=cls(turns=1, rate=50, until_s=(1, 2)),
-            quick=cls(turns=1, rate=200, until_s=(1, 2, 5, 10, 20, 40)),
-            full=cls(turns=3, rate=200, until_s=(1, 2, 5, 10, 20, 40, 60, 120)),
+            smoke=cls(turns=1, kills=1, rate=50, until_s=(1, 2)),
+            quick=cls(turns=1, kills=10, rate=200, until_s=(1, 2, 5, 10, 20, 40)),
+            full=cls(turns=3, kills=10, rate=200, until_s=(1, 2, 5, 10, 20, 40, 60, 120)),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
     """One start. Seconds: of Spark's session, from there until the job is ready, and from there until a subscriber
-    has its grant; the rows (sent, received) of the events by the subscriber and by the plain consumer.
+    has its grant; the rows (sent, received) of the events by the subscriber and by the plain consumer; and of each
+    kill (until the next process has its grant, until it hands out its first event).
     """
 
     session_s: float
@@ -53,6 +57,7 @@ class Turn:
     grant_s: float
     ordered: Floats
     plain: Floats
+    again_s: Floats
 
 
 def run(request: Request) -> Outcome:
@@ -89,7 +94,27 @@ def _turn(plan: Plan, client: str) -> Turn:
             grant_s=granted - ready,
             ordered=rows[0],
             plain=rows[1],
+            again_s=_kills(plan, ordered, cluster.servers, settings.domain, client),
         )
+
+
+def _kills(plan: Plan, running: Receiver, servers: str, domain: str, client: str) -> Floats:
+    """A row of each kill, in seconds from it on: of the next process's grant, and of its first event."""
+    found: list[tuple[float, float]] = []
+    with ExitStack() as stack:
+        stack.enter_context(Worker(publish_paced, servers, TOPICS, plan.rate, plan.kills * 2 * _BOUND_S))
+        for number in range(plan.kills):
+            seen = 0 if number else plan.rate * plan.until_s[-1]
+            running.all_of(seen + plan.rate, _BOUND_S)  # it is amid events
+            killed = time.time()
+            running.kill()
+            running = stack.enter_context(Receiver(receive_ordered, servers, TOPICS, domain, client))
+            granted = time.time()
+            rows = running.all_of(1, _BOUND_S)
+            if not len(rows):
+                raise Error(f"no event came within {_BOUND_S:g} s of kill -9", remedy="The machine is too busy")
+            found.append((granted - killed, float(rows[0, 1]) - killed))
+    return np.array(found)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
@@ -120,6 +145,15 @@ def summary(until_s: tuple[int, ...], turns: Mapping[str, list[Turn]]) -> dict[s
             }
             for client, found in turns.items()
         },
+        "again_s": {
+            client: {
+                name: {"median": float(np.median(column)), "largest": float(column.max())}
+                for name, column in zip(
+                    ("grant", "event"), np.concatenate([turn.again_s for turn in found]).T, strict=True
+                )
+            }
+            for client, found in turns.items()
+        },
         "delays_ms": {
             kind: [{"median": float(np.median(part)), "largest": float(part.max())} for part in found]
             for kind, found in together.items()
@@ -128,7 +162,7 @@ def summary(until_s: tuple[int, ...], turns: Mapping[str, list[Turn]]) -> dict[s
 
 
 def tables(data: Mapping[str, Any]) -> list[Table]:
-    """How long each start takes, and the delays."""
+    """How long each start takes, the delays, and what follows kill -9."""
     starts, delays, until_s = data["starts_s"], data["delays_ms"], data["until_s"]
     first = Table(
         title="Starting, s",
@@ -143,4 +177,13 @@ def tables(data: Mapping[str, Any]) -> list[Table]:
         ]
         for number, (begin, end) in enumerate(zip([0, *until_s], until_s, strict=False))
     ]
-    return [first, Table(title="Published to received, ms", columns=["s since the first event", *columns], rows=rows)]
+    delay = Table(title="Published to received, ms", columns=["s since the first event", *columns], rows=rows)
+    again = Table(
+        title="From kill -9 on, s, where the next process is begun at once",
+        columns=["client", "its grant: median", "largest", "its first event: median", "largest"],
+        rows=[
+            [client, *(f"{found[name][which]:.1f}" for name in ("grant", "event") for which in ("median", "largest"))]
+            for client, found in data["again_s"].items()
+        ],
+    )
+    return [first, delay, again]

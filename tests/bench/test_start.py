@@ -28,7 +28,15 @@ def test_each_event_counts_for_the_part_in_which_it_was_sent() -> None:
 def test_turns_count_together_and_tables_hold_what_data_hold() -> None:
     turns = {
         client: [
-            Turn(session_s=number, job_s=2, grant_s=3, ordered=rows(number), plain=rows(0.004)) for number in (1, 2, 6)
+            Turn(
+                session_s=number,
+                job_s=2,
+                grant_s=3,
+                ordered=rows(number),
+                plain=rows(0.004),
+                again_s=np.array([[number, number + 1.0], [number, number + 2.0]]),
+            )
+            for number in (1, 2, 6)
         ]
         for client in CLIENTS
     }
@@ -36,11 +44,13 @@ def test_turns_count_together_and_tables_hold_what_data_hold() -> None:
     assert data["starts_s"][CLIENTS[0]] == {"session_s": 2, "job_s": 2, "grant_s": 3}
     assert data["delays_ms"][CLIENTS[1]][0] == {"median": 2_500, "largest": 7_000}
     assert round(data["delays_ms"][PLAIN][2]["largest"]) == 4
-    starts, delays = tables(json.loads(json.dumps(data)))
+    assert data["again_s"][CLIENTS[0]]["grant"] == {"median": 2, "largest": 6}
+    starts, delays, again = tables(json.loads(json.dumps(data)))
     assert starts.rows[0] == ["kafka-python", "2.0", "2.0", "3.0"]
     assert [row[0] for row in delays.rows] == ["0 to 1", "1 to 2", "2 to 5"]
     assert all(len(row) == len(delays.columns) for row in delays.rows)
     assert delays.rows[1][-2:] == ["4", "4"]
+    assert again.rows == [[client, "2.0", "6.0", "3.5", "8.0"] for client in CLIENTS]
 
 
 def test_every_size_has_parts_in_order() -> None:
