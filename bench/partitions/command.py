@@ -88,7 +88,7 @@ class Plan:
     def of(cls, size: Size) -> "Plan":
         return size.pick(
             smoke=cls(
-                partitions=(2, 16),
+                partitions=(16,),
                 written=2,
                 rates=(200,),
                 warm_up_s=0.5,
