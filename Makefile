@@ -20,10 +20,10 @@ SECONDS ?= 600
 ONLY ?=
 ENGINE ?= seed
 
-.PHONY: help setup demo test simulate torture mutants vectors api bench-smoke lint format typecheck fuzz audit-deps lock-jars clean
+.PHONY: help setup demo test test-long simulate torture mutants vectors api bench-smoke lint format typecheck fuzz audit-deps lock-jars clean
 
 help:
-	@echo "make setup | demo | test | simulate | torture | mutants | vectors | api | bench-smoke | lint | format | typecheck | fuzz | audit-deps | clean    (see CONTRIBUTING.md)"
+	@echo "make setup | demo | test | test-long | simulate | torture | mutants | vectors | api | bench-smoke | lint | format | typecheck | fuzz | audit-deps | clean    (see CONTRIBUTING.md)"
 
 setup:
 	@$(PYTHON) scripts/setup.py
@@ -33,7 +33,12 @@ demo: setup
 
 # Two processes, each with a broker and a Spark of its own, which take the next test as they are ready.
 test: setup
-	@$(VENV)/python -m pytest -n 2 --maxschedchunk 1 $(ARGS)
+	@$(VENV)/python -m pytest -n 2 --maxschedchunk 1 -m "not long" $(ARGS)
+
+# What CI has no time for, before a release and after a change of what it is about.
+test-long: setup
+	@$(VENV)/python -m pytest -n 2 --maxschedchunk 1 -m long $(ARGS)
+	@$(MAKE) --no-print-directory -j 2 $(addprefix smoke-,$(SMOKED_LONG) $(SMOKED_LONG_WITH_FILES))
 
 # Faults against a real job, for as long as it takes: make torture FAULTS=100 SEED=7
 FAULTS ?= 20
@@ -57,14 +62,17 @@ simulate: setup
 	@$(VENV)/python scripts/simulate.py --from=$(FROM) --seeds=$(SEEDS) --without=$(WITHOUT) \
 		$(if $(STEPS),--steps=$(STEPS)) $(if $(JOBS),--jobs=$(JOBS))
 
-# Every benchmark at a size at which its figures mean nothing: it runs, and gives its JSON. Two at a time.
-SMOKED := kernel job shards peers subscriber start
-SMOKED_WITH_FILES := bytes growth figures partitions order
+# Benchmarks at a size at which its figures mean nothing: it runs, and gives its JSON. Two at a time.
+SMOKED := kernel job peers subscriber
+SMOKED_WITH_FILES := bytes growth figures
+# Those that start Spark to use it in the way of the others: make test-long
+SMOKED_LONG := shards start
+SMOKED_LONG_WITH_FILES := partitions order
 bench-smoke: setup
 	@$(MAKE) --no-print-directory -j 2 $(addprefix smoke-,$(SMOKED) $(SMOKED_WITH_FILES))
 
 smoke-%:
-	@$(VENV)/totalorder bench $* --smoke --json $(if $(filter $*,$(SMOKED_WITH_FILES)),--out .cache/bench-smoke)
+	@$(VENV)/totalorder bench $* --smoke --json $(if $(filter $*,$(SMOKED_WITH_FILES) $(SMOKED_LONG_WITH_FILES)),--out .cache/bench-smoke)
 
 lint: setup
 	@$(VENV)/ruff check .

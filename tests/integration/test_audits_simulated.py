@@ -24,7 +24,7 @@ def spark(spark: SparkSession) -> SparkSession:
     return own
 
 
-@pytest.mark.parametrize("seed", [1, 6])
+@pytest.mark.parametrize("seed", [1, pytest.param(6, marks=pytest.mark.long)])
 def test_nothing_is_found_in_a_simulated_world(spark: SparkSession, seed: int) -> None:
     with World(seed, without=["deletes"]) as world:  # what is lost with a topic is a gap
         world.run(STEPS)

@@ -66,6 +66,7 @@ def check(settings: Settings, events: int) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_full_disk_under_the_checkpoint_ends_the_job_and_the_order_goes_on_when_there_is_room(
     broker: LocalBroker,
     spark: SparkSession,
@@ -99,6 +100,7 @@ def test_a_full_disk_under_the_checkpoint_ends_the_job_and_the_order_goes_on_whe
     check(settings, 40)
 
 
+@pytest.mark.long
 def test_a_full_disk_under_the_broker_is_an_outage_until_there_is_room(
     spark: SparkSession, unique_name: Callable[[str], str], disk: Path, tmp_path: Path
 ) -> None:

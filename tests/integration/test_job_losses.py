@@ -202,6 +202,7 @@ def is_stamped(settings: Settings, log: Log) -> bool:
     return (log.a, 0, log.ends[log.a] - 1) in read_log(settings).events()
 
 
+@pytest.mark.long
 def test_a_batch_that_is_planned_anew_over_a_state_that_was_committed_comes_out_as_if_it_never_was(
     log: Log, kafka_admin: KafkaAdminClient, spark: SparkSession, domain: str, tmp_path: Path
 ) -> None:

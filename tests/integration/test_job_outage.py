@@ -48,6 +48,7 @@ def test_a_broker_that_freezes_is_borne_and_named(
             Sequencer(settings, spark=spark).start()
 
 
+@pytest.mark.long
 def test_lineage_asks_a_broker_again_that_does_not_answer_at_once(
     broker: LocalBroker,
     spark: SparkSession,

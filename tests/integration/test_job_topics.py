@@ -214,7 +214,7 @@ def test_topics_made_again_in_a_moment_lose_nothing_that_was_published_to_the_ne
         world.judge(settings, topic)
 
 
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("again", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_deleted_topic_stops_the_job_where_it_was_told_so(
     world: World, spark: SparkSession, domain: str, tmp_path: Path, again: bool
 ) -> None:

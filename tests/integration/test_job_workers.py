@@ -83,7 +83,7 @@ def stamping_workers() -> list[int]:
     return children(children([java()], DAEMON), DAEMON)
 
 
-@pytest.mark.parametrize("processes", [source_processes, stamping_workers])
+@pytest.mark.parametrize("processes", [source_processes, pytest.param(stamping_workers, marks=pytest.mark.long)])
 def test_a_killed_python_process_is_borne_and_the_order_goes_on(
     processes: Callable[[], list[int]],
     broker: LocalBroker,

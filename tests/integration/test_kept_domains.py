@@ -47,7 +47,10 @@ def is_read(folder: Path) -> bool:
 IS_READ = {name: is_read(path.parent) for name, path in ARCHIVES.items()}
 
 
-@pytest.mark.parametrize("name", ARCHIVES)
+*FORMER, NEWEST = ARCHIVES
+
+
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.long) for name in FORMER), NEWEST])
 def test_it_goes_on_or_is_refused_by_a_version(name: str, spark: SparkSession, tmp_path: Path) -> None:
     domain = unpacked(ARCHIVES[name], tmp_path)
     with LocalBroker(data_dir=domain.broker) as broker:

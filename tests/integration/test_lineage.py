@@ -371,6 +371,7 @@ def test_it_goes_on_while_it_runs_and_stops_when_asked(make_world: MakeWorld, sp
     assert_complete(kafka)
 
 
+@pytest.mark.long
 def test_one_whose_java_is_stopped_says_so_goes_on_with_it_and_ends_in_time(
     make_world: MakeWorld, spark: SparkSession
 ) -> None:
@@ -543,6 +544,7 @@ def test_what_is_missing_in_kafka_stops_the_job(
         kafka.run(spark)
 
 
+@pytest.mark.long
 def test_change_feed_time_travel_and_compaction(make_world: MakeWorld, spark: SparkSession) -> None:
     kafka = make_world()
     kafka.push()
@@ -640,6 +642,16 @@ def test_a_signal_ends_it_in_good_order_and_it_says_whether_it_has_caught_up(mak
         (done,) = process.logged("caught up")
         assert 0 < done["events"] + done["answers"] + done["deliveries"] < 8 + 5 + 11
     assert_complete(kafka)
+
+
+@pytest.mark.long
+def test_one_that_goes_on_for_ever_ends_well_by_a_signal_and_with_words_where_its_java_is_gone(
+    make_world: MakeWorld,
+) -> None:
+    kafka = make_world()
+    kafka.push()
+    flags = {name: getattr(kafka.settings, name) for name in ("domain", "bootstrap_servers", "tables")}
+    flags["spark"] = "=".join(*QUICK_JAVA.items())
     with LineageProcess(**flags) as process:
         process.until("it runs", lambda: process.logged("lineage ready"))
         assert process.terminate() == 0

@@ -45,6 +45,7 @@ def run_batches(job: Sequencer, producer: KafkaProducer, topic: str, events: ran
         )
 
 
+@pytest.mark.long
 def test_no_batch_leaves_anything_open(
     broker: LocalBroker,
     spark: SparkSession,

@@ -62,7 +62,8 @@ def until(job: Sequencer, condition: Callable[[], bool], what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "step"), [(SOURCE, "its planning"), (WORKER, "a task, which reads, stamps and writes")]
+    ("name", "step"),
+    [pytest.param(SOURCE, "its planning", marks=pytest.mark.long), (WORKER, "a task, which reads, stamps and writes")],
 )
 def test_a_python_process_that_is_stopped_is_told_and_borne_and_then_named(
     name: str,
@@ -111,7 +112,9 @@ def test_a_python_process_that_is_stopped_is_told_and_borne_and_then_named(
         until(again, lambda: again.processed.events >= 10, "what was begun runs again")
 
 
-@pytest.mark.parametrize("when", ["running", "starting", "ending"])
+@pytest.mark.parametrize(
+    "when", ["running", *(pytest.param(when, marks=pytest.mark.long) for when in ("starting", "ending"))]
+)
 def test_a_java_that_is_stopped_ends_the_process_with_words(
     when: str, broker: LocalBroker, new_topic: Callable[..., str], unique_name: Callable[[str], str], tmp_path: Path
 ) -> None:

@@ -554,6 +554,7 @@ def test_a_directory_that_holds_a_checkpoint_and_other_settings_are_refused(job:
 
 @pytest.mark.spark
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_a_checkpoint_behind_a_uri_is_made_by_spark(job: Job, tmp_path: Path) -> None:
     def recovering(uri: str) -> subprocess.CompletedProcess[str]:
         settings = job.settings
