@@ -1,7 +1,6 @@
 """A Reader is for one thread of one process, and says so as a Subscriber does."""
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from forked import in_a_fork
 from sim_kafka import SimTransport
 from sim_small import World
+from two_threads import within
 
 from totalorder.errors import Error
 from totalorder.subscriber import Reader
@@ -47,22 +47,8 @@ def is_whole(world: World, transport: SimTransport, reader: Reader[Any]) -> None
 @pytest.mark.parametrize("call", CALLS)
 def test_a_second_thread_is_told_which_rule_it_breaks(call: Callable[[Reader[Any]], object]) -> None:
     world, transport, reader = begun()
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hold(_: float) -> None:
-        inside.set()
-        go_on.wait(30)
-
-    transport.on_poll = hold
-    first = threading.Thread(target=reader.poll)
-    first.start()
-    try:
-        assert inside.wait(30)
-        with pytest.raises(Error, match=r"two threads call one Reader at once.*only stop"):
-            call(reader)
-    finally:
-        go_on.set()
-        first.join(30)
+    with within(reader.poll, transport), pytest.raises(Error, match=r"two threads call one Reader at once.*only stop"):
+        call(reader)
     is_whole(world, transport, reader)
 
 

@@ -1,7 +1,6 @@
 """What a programmer can do wrong: each is told by its name, in place, and as an error of totalorder's."""
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from forked import in_a_fork
 from sim_kafka import SimTransport
 from sim_small import World, take
+from two_threads import within
 
 from totalorder.errors import BrokerUnavailable, Error, SettingsError
 from totalorder.subscriber import Subscriber
@@ -92,22 +92,8 @@ def test_a_second_thread_is_told_which_rule_it_breaks(call: Callable[[Subscriber
     world = World()
     transport = world.transport()
     subscriber = world.subscriber("a", transport=transport)
-    inside, go_on = threading.Event(), threading.Event()
-
-    def hold(_: float) -> None:
-        inside.set()
-        go_on.wait(30)
-
-    transport.on_poll = hold
-    first = threading.Thread(target=subscriber.poll)
-    first.start()
-    try:
-        assert inside.wait(30)
-        with pytest.raises(Error, match=r"two threads .*at once.*only stop"):
-            call(subscriber)
-    finally:
-        go_on.set()
-        first.join(30)
+    with within(subscriber.poll, transport), pytest.raises(Error, match=r"two threads .*at once.*only stop"):
+        call(subscriber)
     transport.on_poll = world.tick
     world.publish("a")
     take(subscriber, 1)
