@@ -59,8 +59,12 @@ class Positions:
         newest = max((int(number) for number in numbers if number.isdigit() and len(number) <= _MOST_DIGITS), default=0)
         return newest if newest > generation else None
 
-    def save(self, position: Progress, *, generation: int, through: int, timeout_s: float | None) -> None:
-        """Writes a position, and the promise that nothing behind g `through` has been handed out or will be yet."""
+    def save(
+        self, position: Progress, *, generation: int, through: int, timeout_s: float | None, anew: bool = False
+    ) -> None:
+        """Writes a position, and the promise that nothing behind g `through` has been handed out or will be yet; with
+        `anew` also that a database's position is to be put there.
+        """
         saved = SavedPosition(
             id=self._id,
             generation=generation,
@@ -68,6 +72,7 @@ class Positions:
             delivered_through=through,
             position=position,
             stored=self._stored,
+            anew=anew,
         )
         self._transport.send(self.partition, saved.key, encode_saved(saved), timeout_s=timeout_s)
         self.saved, self.promised = position, through

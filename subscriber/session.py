@@ -130,6 +130,8 @@ class Session:
         self._draining: Draining | None = None
         self._began_g: int | None = None
         """Where in the order the position lies with which this process began, if there was one."""
+        self._begins_anew = settings.begin_anew
+        """Whether it begins there whatever the store has, which does not have it yet."""
         self._promised_before = 0
         """How far former processes may have handed out events."""
         self._stamps_count = 0
@@ -191,6 +193,11 @@ class Session:
             self._take_over(self._subscribe(topics, ends))
             while not self._still_holds():
                 self._await(wait=Wait(kind="log", topic=self._names.grants))
+            if self.stored is not None and self._begins_anew:
+                assert self.grant is not None
+                self._begins_anew = False
+                self._begin_stored(self.grant, anew=True)
+                self.save(always=True)
         except (Exception, KeyboardInterrupt, SystemExit):
             self._requests.withdraw(_TIMED_SEND_S)
             raise
@@ -222,6 +229,7 @@ class Session:
             granted = history.never_saved()
             if saved is not None:
                 position = saved.position
+                self._begins_anew = saved.anew
             elif granted is not None:
                 position = Progress.at(granted)
         self._began_g, self._promised_before = None if position is None else position.g, promised
@@ -745,16 +753,24 @@ class Session:
         self.ready.origin = self._origin if self._machine.follows_order else None
         if granted.lease_s:
             self._renew_at = self._clock() + granted.lease_s / 3
+        # Before anything is delivered under it: a process that dies now leaves a position that knows of its grant.
+        if self.stored is None or not self._begins_anew:
+            self._begin_stored(granted, anew=False)
+            self.save(always=True)
+        else:
+            # The store comes behind a look at grants: who takes over from here on finds that it is to begin anew, and
+            # who took over before has a store that this process leaves alone (docs/adr/0023).
+            self._write_position(self._machine.position(), 0, None, anew=True)
+
+    def _begin_stored(self, granted: Granted | Grant, *, anew: bool) -> None:
         if self.stored is not None:
             self.stored.begin(
                 generation=granted.generation,
                 kafka=position_of(self.ready.origin, granted.g if self._began_g is None else self._began_g),
                 handed_g=self._promised_before,
                 granted_g=granted.g,
-                anew=self._settings.begin_anew,
+                anew=anew,
             )
-        # Before anything is delivered under it: a process that dies now leaves a position that knows of its grant.
-        self.save(always=True)
 
     def save(self, *, always: bool = False, timeout_s: float | None = None) -> None:
         """Writes the acknowledged position to Kafka, if it has moved."""
@@ -783,13 +799,15 @@ class Session:
         """The position as acknowledged; None while a store is not as far: Kafka's never runs ahead of it."""
         if self.stored is None:
             return self._machine.position()
+        if self._begins_anew:
+            return None
         self._machine.acknowledge(self.stored.committed())
         position = self._machine.position()
         return position if self.stored.covers(position_of(self.ready.origin, position.g)) else None
 
-    def _write_position(self, position: Progress, through: int, timeout_s: float | None) -> None:
+    def _write_position(self, position: Progress, through: int, timeout_s: float | None, *, anew: bool = False) -> None:
         through = max(through, self._machine.delivered_through)
-        self._positions.save(position, generation=self.generation, through=through, timeout_s=timeout_s)
+        self._positions.save(position, generation=self.generation, through=through, timeout_s=timeout_s, anew=anew)
 
     def lag(self) -> tuple[int, float]:
         """How many events are known of that were not handed out, and how old the oldest is, in seconds."""

@@ -109,7 +109,8 @@ class SavedPosition:
 
     `generation` is the process's own. `delivered_through`: nothing after this g has been handed to the application, by
     this process or a former one, nor will be before the process has saved a larger one. `stored`: the application keeps
-    its position in a database of its own, which this one follows.
+    its position in a database of its own, which this one follows. `anew`: it is to begin here, whatever the database
+    has; nothing was handed out since.
     """
 
     id: str
@@ -118,6 +119,11 @@ class SavedPosition:
     delivered_through: int
     position: Progress
     stored: bool = False
+    anew: bool = False
+
+    def __post_init__(self) -> None:
+        if self.anew and not self.stored:
+            raise ValueError("anew is of a position that follows a database")
 
     @property
     def age(self) -> tuple[int, int, int]:
@@ -137,23 +143,27 @@ class SavedPosition:
 def encode_saved(saved: SavedPosition) -> bytes:
     """JSON form."""
     position = saved.position
-    record = {
-        "v": VERSION,
-        "id": saved.id,
-        "generation": saved.generation,
-        "nonce": saved.nonce,
-        "delivered_through": saved.delivered_through,
-        "in_force": position.generation,
-        "switched_g": position.switched_g,
-        "g": position.g,
-        "topics": sorted([topic, name, position.clock[topic]] for topic, name in position.topics.items()),
-        "pending": [json.loads(encode_answer(answer)) for answer in position.pending],
-        "sources": sorted([*source, offset] for source, offset in position.sources.items()),
-        "stamps": sorted([part, mark.offset, mark.batch, mark.digest] for part, mark in position.stamps.items()),
-        "stamps_partitions": position.stamps_partitions,
-        "min_subscriptions": position.min_subscriptions,
-        "topic_by": position.topic_by,
-    } | ({"stored": True} if saved.stored else {})
+    record = (
+        {
+            "v": VERSION,
+            "id": saved.id,
+            "generation": saved.generation,
+            "nonce": saved.nonce,
+            "delivered_through": saved.delivered_through,
+            "in_force": position.generation,
+            "switched_g": position.switched_g,
+            "g": position.g,
+            "topics": sorted([topic, name, position.clock[topic]] for topic, name in position.topics.items()),
+            "pending": [json.loads(encode_answer(answer)) for answer in position.pending],
+            "sources": sorted([*source, offset] for source, offset in position.sources.items()),
+            "stamps": sorted([part, mark.offset, mark.batch, mark.digest] for part, mark in position.stamps.items()),
+            "stamps_partitions": position.stamps_partitions,
+            "min_subscriptions": position.min_subscriptions,
+            "topic_by": position.topic_by,
+        }
+        | ({"stored": True} if saved.stored else {})
+        | ({"anew": True} if saved.anew else {})
+    )
     return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
 
 
@@ -207,8 +217,8 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         min_subscriptions=number(record["min_subscriptions"]),
         topic_by=text(record["topic_by"]),
     )
-    if record.get("stored", True) is not True:
-        raise ValueError("stored is not true")
+    if record.get("stored", True) is not True or record.get("anew", True) is not True:
+        raise ValueError("stored or anew is not true")
     return SavedPosition(
         id=text(record["id"]),
         generation=number(record["generation"]),
@@ -216,4 +226,5 @@ def _saved(record: Mapping[str, Any]) -> SavedPosition:
         delivered_through=number(record["delivered_through"]),
         position=position,
         stored="stored" in record,
+        anew="anew" in record,
     )

@@ -27,6 +27,7 @@ from totalorder.subscriber import (
     sqlalchemy_positions,
 )
 from totalorder.subscriber.position_store import Holder
+from totalorder.subscriber.positions import Positions
 from totalorder.subscriber.sqlalchemy_positions import SqlAlchemyPositions
 from totalorder.subscriber.stored import Stored
 from totalorder.subscriber.transport import Partition
@@ -508,6 +509,84 @@ def test_who_begins_anew_gives_up_what_was_owed_in_the_database_too(shop: Shop) 
     publish(world, "3")
     handle(shop, mine, 1)
     assert shop.effects == [*"13"]
+
+
+class Killed(BaseException):
+    """As kill -9 does: nobody handles it."""
+
+
+@pytest.mark.parametrize("has_row", [False, True])
+@pytest.mark.parametrize("after", [False, True])
+def test_who_is_killed_while_it_begins_anew_leaves_nothing_that_looks_done(
+    shop: Shop, after: bool, has_row: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before or after its row is where it begins: nobody has had what was given up, and no receipt says so."""
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    handle(shop, mine, 1)
+    kill(mine)
+    if not has_row:
+        shop.change(f"DELETE FROM {TABLE}")
+    step = "reset" if has_row else "begin"
+    original = getattr(PositionStore, step)
+
+    def killed(store: PositionStore, holder: Holder, position: Position) -> bool:
+        if after:
+            original(store, holder, position)
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PositionStore, step, killed)
+        with pytest.raises(Killed):
+            subscriber(world, shop, start="now")
+    with subscriber(world, shop) as mine:
+        publish(world, "3")
+        (three,) = handle(shop, mine, 1)
+    assert shop.effects == [*"13"]
+    assert [receipt.n for receipt in receipts_of(world.kafka, "s")] == [3]  # 1 was done, and untold when it was killed
+    assert shop.rows()[0][0] == str(three.position)
+    with subscriber(world, shop) as mine:  # which is not to begin anew any more
+        publish(world, "4")
+        handle(shop, mine, 1)
+    assert shop.effects == [*"134"]
+
+
+def test_who_is_taken_over_while_it_begins_anew_leaves_the_database_to_the_other(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one has looked for positions before that of the beginning was there, and goes on with what is owed."""
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    handle(shop, mine, 1)
+    kill(mine)
+    save, claim = Positions.save, PositionStore.claim
+    has_looked, may_claim = threading.Event(), threading.Event()
+    others: list[Subscriber[Any]] = []
+    other = threading.Thread(target=lambda: others.append(subscriber(world, shop)))
+
+    def overtaken(positions: Positions, *given: Any, anew: bool = False, **named: Any) -> None:
+        if anew:
+            other.start()
+            assert has_looked.wait(BOUND_S)
+        save(positions, *given, anew=anew, **named)
+
+    def claims(store: PositionStore, holder: Holder, order: Position) -> Any:
+        has_looked.set()
+        assert may_claim.wait(BOUND_S)
+        return claim(store, holder, order)
+
+    monkeypatch.setattr(Positions, "save", overtaken)
+    monkeypatch.setattr(PositionStore, "claim", claims)
+    with pytest.raises(Fenced):
+        subscriber(world, shop, start="now")
+    may_claim.set()
+    other.join(BOUND_S)
+    handle(shop, others[0], 1)
+    others[0].close()
+    assert shop.effects == [*"12"]
+    assert [receipt.n for receipt in receipts_of(world.kafka, "s")] == [1, 2]
 
 
 def test_a_position_of_a_domain_that_was_begun_anew_or_of_another_is_refused(shop: Shop) -> None:

@@ -385,8 +385,12 @@ def test_saved_positions_survive_the_wire_and_damage_is_found() -> None:
     feed.answer(grant(("b",), former=AB, g=4, generation=2, clock={"a": 1, "b": 1}))
     saved = SavedPosition(id="s", generation=2, nonce="me", delivered_through=3, position=feed.machine.position())
     assert decode_saved(encode_saved(saved)) == saved
-    assert "stored" not in json.loads(encode_saved(saved)), "older programs write none"
+    assert not {"stored", "anew"} & json.loads(encode_saved(saved)).keys(), "older programs write none"
+    with pytest.raises(WireError, match="anew is of a position that follows a database"):
+        decode_saved(json.dumps(json.loads(encode_saved(saved)) | {"anew": True}).encode())
     saved = replace(saved, stored=True)
+    assert decode_saved(encode_saved(saved)) == saved
+    saved = replace(saved, anew=True)
     value = encode_saved(saved)
     assert decode_saved(value) == saved
     record = json.loads(value)
