@@ -13,8 +13,11 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from totalorder import errors
-from totalorder.errors import BrokerUnavailable, Error, EventsLost, StateError, TopicChanged
+from totalorder.defects import defect_in
+from totalorder.errors import BrokerUnavailable, Defect, Error, EventsLost, StateError, TopicChanged
 
+STOPPED = "Nothing of what was under way holds, and starting again goes on with it"
+"""Of a job that meets a defect of ours."""
 _MARK = "totalorder-error "
 _LINE = re.compile(re.escape(_MARK) + r"(\{.*\})")
 _EVENTS_LOST = re.compile(r"KAFKA_DATA_LOSS|[Ss]ome data may have been|failOnDataLoss|OffsetOutOfRangeException")
@@ -115,10 +118,10 @@ def error_from(message: str, disks: Iterable[str] = ()) -> Error:
 
 
 def say_trace(log: Any, message: str) -> None:
-    """Logs the whole of what Spark said of a query that failed, where that is no error of ours: Spark itself, whose log
-    would have all of ours too, is silent about it.
+    """Logs the whole of what Spark said of a query that failed, where that is no error of ours, or a Defect, to be
+    reported: Spark itself, whose log would have all of ours too, is silent about it.
     """
-    if _LINE.search(message) is None:
+    if (found := _LINE.search(message)) is None or isinstance(_ours(found[1]), Defect):
         log.error("spark failed", trace=message.partition("=== Streaming Query ===")[0])
 
 
@@ -141,6 +144,8 @@ def explained(error: Exception, job: str, disks: Iterable[str] = ()) -> Error:
     """What went wrong in a job that drives Spark and writes to `disks`, in totalorder's terms."""
     if isinstance(error, Error):
         return error
+    if (defect := defect_in(error, stopped=STOPPED)) is not None:
+        return defect
     if is_no_room(error):
         return no_room(str(error), disks)
     if isinstance(error, Py4JNetworkError | ConnectionError) or type(error) is Py4JError or not is_told(error):

@@ -4,7 +4,7 @@ Each rule guards the promise: a compacted, trimmed or recreated topic would chan
 checkpoint would start clocks at 1 over existing stamps.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from totalorder.config import Settings
@@ -15,6 +15,7 @@ from totalorder.streaming.claims import FirstClaim, is_anothers
 from totalorder.streaming.record import FIXED, GO_ON_WITHOUT, DomainRecord, EventTopic
 from totalorder.streaming.writing import OWN_MAX_BYTES
 from totalorder.streaming.written import Written
+from totalorder.words import did_you_mean
 
 _RECOVER = "make the checkpoint anew from Kafka, by `totalorder recover` into an empty directory"
 
@@ -39,6 +40,7 @@ class Facts:
     """Everything that the decision needs. `topics`: the topics that the settings select, that the record names, and the
     domain's own, as far as they exist. `written`: what stamps and grants hold. `claim`: the first one on control; not
     looked for where the checkpoint is known to hold the domain. `successor`: the claim of one that took it over.
+    `there`: the names of all topics, where one that the settings name is not among them.
     """
 
     topics: Mapping[str, TopicFacts]
@@ -46,6 +48,7 @@ class Facts:
     written: Written
     claim: FirstClaim | None
     successor: FirstClaim | None = None
+    there: Collection[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +235,8 @@ def _event_topics(settings: Settings, facts: Facts) -> Iterator[str]:
     recorded = {topic.name for topic in record.topics} if record is not None else set()
     for name in settings.topics:
         if name not in facts.topics and name not in recorded:
-            yield f"topic {name} does not exist; create it, or take it out of topics"
+            meant = did_you_mean(name, facts.there)
+            yield f"topic {name} does not exist. {meant}Create it, or take it out of topics"
     if record is not None:
         for topic in sorted(record.read_topics, key=lambda topic: topic.name):
             if (found := facts.topics.get(topic.name)) is not None and found.topic_id == topic.topic_id:

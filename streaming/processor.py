@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from totalorder.defects import defect_in
 from totalorder.errors import Error, StateError
 from totalorder.sequencer.batch import Batch
 from totalorder.sequencer.engine import Effects, initial_state, step
@@ -40,7 +41,7 @@ from totalorder.sequencer.wire.stamps import Source
 from totalorder.streaming.cut.batches import CHUNK, TIME_MS, to_batch
 from totalorder.streaming.cut.rows import Seed, chunks_of, seed_in
 from totalorder.streaming.cut.source_settings import SourceSettings
-from totalorder.streaming.failures import WorkerFailure
+from totalorder.streaming.failures import STOPPED, WorkerFailure
 from totalorder.streaming.written import Tail, require_agreement, require_reached
 
 MAX_NAMED_UNROUTABLE = 20
@@ -109,6 +110,10 @@ class ShardProcessor(StatefulProcessor):
             yield self._step(int(key[0]), rows)
         except Error as error:
             raise WorkerFailure(error) from error
+        except AssertionError as error:
+            if (defect := defect_in(error, stopped=STOPPED)) is None:
+                raise
+            raise WorkerFailure(defect) from error
 
     def _step(self, key: int, rows: Iterator[pd.DataFrame]) -> pd.DataFrame:
         shard, parts = self._plan.shard_of[key], StateParts(self._value, self._client, key)

@@ -36,6 +36,7 @@ from totalorder.streaming.record import FIRST_INCARNATION, FIXED, DomainRecord
 from totalorder.streaming.session import prepare, start_session, stop_session
 from totalorder.streaming.store import HadoopStore, LocalStore, Store
 from totalorder.streaming.topics import Topics
+from totalorder.words import few
 
 SETTLE_S = 5.0
 """How long nothing may have been written before what is there counts as all."""
@@ -273,9 +274,8 @@ class _Recovering:
         absent = sorted(topic for topic in read if not settings.selects(topic.name))
         present = self._topics.ids(topic.name for topic in absent) if absent else {}
         if names := [topic.name for topic in absent if present.get(topic.name) == topic.topic_id]:
-            more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
             raise StateError(
-                f"domain {settings.domain} reads {', '.join(names[:_MOST_NAMED])}{more}, which the settings leave out",
+                f"domain {settings.domain} reads {few(names, _MOST_NAMED)}, which the settings leave out",
                 remedy="Give topics (--topics) or topic_pattern (--topic-pattern) as the sequencer had it; one that is "
                 "to leave the domain, `totalorder topics retire` takes out while the job runs",
             )

@@ -254,6 +254,7 @@ class Sequencer:
             written=read_written(settings, {name: len(topic.latest) for name, topic in found.items()}),
             claim=claim,
             successor=self._successor(checkpoint) if settings.own_topics.control in found else None,
+            there=() if found.keys() >= set(settings.topics) else topics.names(),
         )
         preflight.check(settings, facts)
         return facts

@@ -42,9 +42,13 @@ class Topics:
         """Ends the connection."""
         self._admin.close()
 
+    def names(self) -> list[str]:
+        """Of all topics that exist."""
+        return list(self._call(self._admin.list_topics))
+
     def selected_ids(self) -> dict[str, str]:
         """Kafka's ids of the event topics that the settings select and that exist."""
-        present = self._call(self._admin.list_topics)
+        present = self.names()
         left_out = owned_by_domains(present) if self._settings.topic_pattern else set()
         return self.ids(name for name in present if self._settings.selects(name) and name not in left_out)
 

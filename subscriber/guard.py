@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
-from totalorder.errors import Error, SettingsError
+from totalorder.defects import defect_in
+from totalorder.errors import Defect, Error, SettingsError
 from totalorder.subscriber.seeing import LOG
 
 
@@ -83,8 +84,26 @@ class Guard:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._one_call.release()
-        if error is not None:
-            self._note(error)
+        if error is None:
+            return
+        defect = self._defect(error)
+        self._note(defect or error)
+        if defect is not None:
+            raise defect from error
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Where no call is let in: an assertion of ours that fails within is a Defect here too."""
+        try:
+            yield
+        except AssertionError as error:
+            if (defect := self._defect(error)) is None:
+                raise
+            raise defect from error
+
+    def _defect(self, error: BaseException) -> Defect | None:
+        stopped = f"Nothing more is delivered, and no position is written. Make a new {self._kind}: {self._goes_on}"
+        return defect_in(error, stopped=stopped)
 
     def _note(self, error: BaseException) -> None:
         spared, self._spared = self._spared, None

@@ -146,9 +146,10 @@ class KafkaTransport(ABC):
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def partitions(self, topic: str) -> int:
+    def partitions(self, topic: str, *, once: bool = False) -> int:
         """See Transport."""
-        described = self._bearing(lambda: self._described([topic]))
+        ask = self._once if once else self._bearing
+        described = ask(lambda: self._described([topic]))
         return described[topic].partitions if topic in described else 0
 
     def topic_id(self, topic: str) -> str:

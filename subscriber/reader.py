@@ -56,7 +56,7 @@ class Reader(Generic[Handed]):
     Raises on making: BrokerUnavailable (also where nothing comes for `outage_timeout_s` of what it must look into,
     though brokers answer), SettingsError (a position of another domain or incarnation among it), Error (no such
     domain), EventsLost (stamps do not reach back so far). Later: EventsLost, Contradiction, WireError,
-    BrokerUnavailable. After an error it is of no more use; a new one goes on from what was stored.
+    BrokerUnavailable. At any time: Defect. After an error it is of no more use; a new one goes on from what was stored.
     """
 
     _begun = False
@@ -110,7 +110,8 @@ class Reader(Generic[Handed]):
         self._seeing = Seeing(watch, clock, lambda: transport.silent_s)
         self._session = ReaderSession(transport, settings, clock=clock, wall_clock=wall_clock, seeing=self._seeing)
         try:
-            self._session.start()
+            with self._guard.told():
+                self._session.start()
         except BaseException:
             self._session.close()
             raise

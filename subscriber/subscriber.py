@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, cast
 
 from totalorder.errors import (
     BrokerUnavailable,
+    Defect,
     Error,
     Fenced,
     HandlerFailed,
@@ -112,8 +113,8 @@ class Subscriber(Generic[Handed]):
     Raises on making: BrokerUnavailable, SequencerUnavailable (no grant within `start_timeout_s`), Rejected,
     SettingsError, Fenced (yet another process of the id began meanwhile). What was asked is then taken back: an id that
     is new begins at what is the present when it is asked for again, others go on where they were. Later: Fenced,
-    SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker for `outage_timeout_s`). After
-    an error the subscriber is of no more use; a new one goes on after what was acknowledged.
+    SubscriptionEnded, EventsLost, Contradiction, WireError, BrokerUnavailable (no broker for `outage_timeout_s`). At
+    any time: Defect. After an error the subscriber is of no more use; a new one goes on after what was acknowledged.
     """
 
     _begun = False
@@ -197,8 +198,9 @@ class Subscriber(Generic[Handed]):
         self._parking = Parking(transport, domain=domain, id=id, wall_clock=wall_clock)
         self._looked_at: set[str] = set()
         try:
-            self._session.start(choice)
-            self._warn_of_unseen()
+            with self._guard.told():
+                self._session.start(choice)
+                self._warn_of_unseen()
         except BaseException:
             self._session.close(save=False)
             raise
@@ -350,8 +352,9 @@ class Subscriber(Generic[Handed]):
                 remedy="ack(event, within=connection), in the transaction that has the event's effects",
             )
         try:
-            stored.write(within, event.sequence, event.position)
-        except (Fenced, StateError) as error:
+            with self._guard.told():
+                stored.write(within, event.sequence, event.position)
+        except (Fenced, StateError, Defect) as error:
             self._guard.failure = error
             raise
 
@@ -568,7 +571,7 @@ class Subscriber(Generic[Handed]):
             return
         with self._guard:
             self._closed = True
-            if isinstance(self._guard.failure, Interrupted):
+            if isinstance(self._guard.failure, Interrupted | Defect):
                 self._transport.close()  # what was saved last holds
             else:
                 self._session.close(save=not isinstance(self._guard.failure, Fenced))

@@ -66,8 +66,8 @@ class Transport(Protocol):
     longer: `vanished` tells that.
     """
 
-    def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; 0 when there is no such topic."""
+    def partitions(self, topic: str, *, once: bool = False) -> int:
+        """How many partitions a topic has; 0 when there is no such topic. `once`: as of `end_offsets`."""
         ...
 
     def topic_id(self, topic: str) -> str:

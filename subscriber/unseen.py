@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import deque
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
@@ -66,6 +67,8 @@ class Unread:
         self._ask_at = -math.inf
         self._turn = 0
         """Among topics of which something is read: those before were asked about already."""
+        self._due = deque[str]()
+        """Of this turn, those that are still to be asked about."""
         self._counts: dict[str, int] = {}
         """How many partitions each topic had when it was asked about last."""
         self._ends: dict[Partition, int] = {}
@@ -76,11 +79,16 @@ class Unread:
     def waits(
         self, now: float, topics: Collection[str], read: Collection[Source], stamps_partitions: int
     ) -> list[Wait]:
-        """What was published since somebody asked first, in partitions of these Kafka topics that are not `read`."""
-        if topics and now >= self._ask_at:
+        """What was published since somebody asked first, in partitions of these Kafka topics that are not `read`.
+
+        Of one topic Kafka is asked at a time, and nothing is borne: this is done while the application polls.
+        """
+        if topics and not self._due and now >= self._ask_at:
             self._ask_at = now + _ASK_EACH_S
+            self._due.extend(self._next(topics, {source.topic for source in read}))
+        if topics and self._due and (name := self._due.popleft()) in topics:
             with suppress(BrokerUnavailable):  # that is told elsewhere
-                self._ask(topics, {(source.topic, source.partition) for source in read})
+                self._ask(name, {(source.topic, source.partition) for source in read})
         return [
             Wait(
                 kind="stamps",
@@ -93,18 +101,17 @@ class Unread:
             if name in topics and not any((source.topic, source.partition) == at[:2] for source in read)
         ]
 
-    def _ask(self, topics: Collection[str], read: Collection[tuple[str, int]]) -> None:
-        for name in self._next(topics, {name for name, _ in read}):
-            count, known = self._transport.partitions(name), self._counts.get(name)
-            partitions = [Partition(name, number) for number in range(count) if (name, number) not in read]
-            ends = self._transport.end_offsets(partitions, once=True) if partitions else {}
-            if self._published.get(name) not in ends:
-                self._published.pop(name, None)
-            for at, end in ends.items():
-                is_new = known is not None and at.number >= known
-                if end > self._ends.setdefault(at, 0 if is_new else end):
-                    self._published.setdefault(name, at)
-            self._counts[name] = count
+    def _ask(self, name: str, read: Collection[tuple[str, int]]) -> None:
+        count, known = self._transport.partitions(name, once=True), self._counts.get(name)
+        partitions = [Partition(name, number) for number in range(count) if (name, number) not in read]
+        ends = self._transport.end_offsets(partitions, once=True) if partitions else {}
+        if self._published.get(name) not in ends:
+            self._published.pop(name, None)
+        for at, end in ends.items():
+            is_new = known is not None and at.number >= known
+            if end > self._ends.setdefault(at, 0 if is_new else end):
+                self._published.setdefault(name, at)
+        self._counts[name] = count
 
     def _next(self, topics: Collection[str], read: Collection[str]) -> list[str]:
         """First those of which nothing at all is read, then the others in turn."""

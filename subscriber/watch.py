@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from totalorder.subscriber.delivery.waits import Wait as Wait
+from totalorder.words import few
 
 WORD_S: Final = 3.0
 """A wait that lasts longer is told."""
@@ -248,5 +249,4 @@ class Watch:
 
 def named(topics: tuple[str, ...]) -> str:
     """Of many a few."""
-    more = f" and {len(topics) - _MOST_NAMED} more" if len(topics) > _MOST_NAMED else ""
-    return "topics " + (", ".join(topics[:_MOST_NAMED]) or "none") + more
+    return f"topics {few(topics, _MOST_NAMED) or 'none'}"

@@ -57,6 +57,12 @@ class Contradiction(Error):
     """
 
 
+class Defect(Error):
+    """An invariant of totalorder itself does not hold, a defect of it: it stops, and nothing is delivered that may be
+    wrong. The cause has the place; the message says how to go on, and what to report.
+    """
+
+
 class Rejected(Error):
     """The sequencer refused a control record; the message carries its reason."""
 

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError
 from totalorder.errors import BrokerUnavailable, Error, SettingsError, StateError
 from totalorder.streaming.cut.ranges import Range, ReadPlan
 from totalorder.streaming.cut.records import OnQuiet, removed
+from totalorder.words import few
 
 _END = int(KafkaError._PARTITION_EOF)
 _GONE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._LOG_TRUNCATION}
@@ -113,10 +114,9 @@ class Trouble:
     def silent(self, plan: ReadPlan, missing: Sequence[tuple[Range, int]]) -> BrokerUnavailable:
         """The error for ranges of which nothing came, each with the offset from which on it is missing."""
         named = [f"{part.topic}[{part.partition}] {begin} to {part.end}" for part, begin in sorted(missing, key=_first)]
-        more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
         return BrokerUnavailable(
             f"Kafka at {plan.bootstrap_servers} sent nothing for {plan.silence_s:g} s of what is missing: "
-            f"{', '.join(named[:_NAMED])}{more}{self.said()}",
+            f"{few(named, _NAMED)}{self.said()}",
             remedy="Check that the brokers run and can be reached",
         )
 

@@ -3,18 +3,27 @@
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from totalorder.errors import BrokerUnavailable, Error, EventsLost, LimitExceeded, StateError
-from totalorder.streaming.failures import WorkerFailure, error_from, is_passing, say_trace, text_of, words_of
+from totalorder.errors import BrokerUnavailable, Defect, Error, EventsLost, LimitExceeded, StateError
+from totalorder.streaming.failures import (
+    WorkerFailure,
+    error_from,
+    explained,
+    is_passing,
+    say_trace,
+    text_of,
+    words_of,
+)
 
 SPARK = "[STREAM_FAILED] Query [id = x] terminated with exception: Job aborted\nTraceback:\n  File x\n{}\n\tat java\n"
 
 
-@pytest.mark.parametrize("kind", [Error, StateError, LimitExceeded])
+@pytest.mark.parametrize("kind", [Error, StateError, LimitExceeded, Defect])
 def test_an_error_comes_through_whole(kind: type[Error]) -> None:
     sent = kind('topic "ä"\nof two lines {x}', remedy="do this")
     found = error_from(SPARK.format(f"totalorder.streaming.failures.WorkerFailure: {WorkerFailure(sent)}"))
@@ -46,6 +55,26 @@ def test_the_whole_trace_of_what_is_no_error_of_ours_is_logged() -> None:
         say_trace(structlog.get_logger(), ours)
         say_trace(structlog.get_logger(), f"{others}\n=== Streaming Query ===\na plan")
     assert logs == [{"event": "spark failed", "log_level": "error", "trace": f"{others}\n"}]
+
+
+def test_the_trace_of_a_defect_of_ours_which_is_to_be_reported_is_logged_too() -> None:
+    ours = SPARK.format(f"x: {WorkerFailure(Defect('a state is broken'))}")
+    assert not is_passing(ours)
+    with capture_logs() as logs:
+        say_trace(structlog.get_logger(), ours)
+    assert logs == [{"event": "spark failed", "log_level": "error", "trace": ours}]
+
+
+def test_a_job_tells_an_assertion_of_ours_as_a_defect() -> None:
+    ours: dict[str, Any] = {"__name__": "totalorder.told"}
+    exec("def fail():\n    raise AssertionError('out of turn')", ours)
+    with pytest.raises(AssertionError) as failed:
+        ours["fail"]()
+    found = explained(failed.value, "the sequencer")
+    assert isinstance(found, Defect)
+    assert "does not hold: out of turn" in str(found)
+    assert "starting again goes on with it" in str(found)
+    assert type(explained(AssertionError("of theirs"), "the sequencer")) is Error
 
 
 def test_an_empty_message() -> None:

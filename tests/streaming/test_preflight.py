@@ -470,6 +470,18 @@ def test_a_domain_that_another_checkpoint_claimed() -> None:
     assert problems(given, topics, begun_too, claim=its_own) == ""
 
 
+def test_the_topic_that_was_probably_meant_is_named() -> None:
+    facts = Facts(topics=events(), checkpoint=NEW, written=NOTHING, claim=None, there=("a", "b", "orders", "d.stamps"))
+    with pytest.raises(PreflightFailed) as failed:
+        preflight.check(settings(topics=("a", "ordres")), facts)
+    assert "topic ordres does not exist. Did you mean 'orders'? Create it, or take it out of topics" in str(
+        failed.value
+    )
+    with pytest.raises(PreflightFailed) as failed:
+        preflight.check(settings(topics=("a", "xyz")), facts)
+    assert "topic xyz does not exist. Create it, or take it out of topics" in str(failed.value)
+
+
 def test_topics_of_other_domains_are_no_events() -> None:
     names = ["orders", "e.stamps", "e.control", "e.grants", "lone.control", "f.stamps.x", "control", ".stamps"]
     assert owned_by_domains(names) == {"e.stamps", "e.control", "e.grants"}

@@ -12,9 +12,10 @@ from hostile import unzstd
 from hypothesis import given, settings, strategies as st
 
 from totalorder.config import make_settings
-from totalorder.errors import Error
+from totalorder.errors import Defect, Error
 from totalorder.sequencer.batch import Batch, Row
 from totalorder.sequencer.engine import EngineConfig, initial_state, step
+from totalorder.sequencer.stamper import Stamper
 from totalorder.sequencer.state import State, decode_cold, decode_hot, encode_cold, encode_hot
 from totalorder.sequencer.wire.codec import StampsAssembler
 from totalorder.sequencer.wire.control import Answer, Claim, Subscribe, decode_answer, encode_claim, encode_request
@@ -466,3 +467,29 @@ def test_rows_that_bring_no_record_leave_the_state_as_it_is(monkeypatch: pytest.
     output = run(processor(handle), [frame([Row("a", 0, 1, 1, "a", 7)])])
     assert len(output) == 0
     assert {part: bytes(value) for part, value in handle.parts.kept.items()} == kept
+
+
+def test_what_does_not_hold_of_the_engine_is_told_as_a_defect_and_what_others_assert_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("of theirs")
+
+    made = processor(Handle())
+    with monkeypatch.context() as theirs:
+        theirs.setattr("totalorder.streaming.processor.step", fail)
+        with pytest.raises(AssertionError, match="of theirs"):
+            run(made, [frame(events(3))])
+    stamp = Stamper.stamp
+
+    def stamp_and_skip(stamper: Stamper, **run: Any) -> None:
+        stamp(stamper, **run)
+        stamper.g += 1
+
+    monkeypatch.setattr(Stamper, "stamp", stamp_and_skip)
+    with pytest.raises(WorkerFailure) as failed:
+        run(made, [frame(events(3))])
+    found = error_from(str(failed.value))
+    assert isinstance(found, Defect)
+    assert "an invariant of totalorder does not hold: g 0 to 4 for 3 events, 0 answers (totalorder.seq" in str(found)
+    assert isinstance(failed.value.__cause__, AssertionError)

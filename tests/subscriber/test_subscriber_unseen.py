@@ -1,9 +1,10 @@
 """Topics from which nothing comes: a mistyped name is told in the log, and a quiet topic is not."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from logged import by_us
+from sim_kafka import SimTransport
 from sim_small import World
 
 from totalorder.subscriber.transport import Partition
@@ -61,3 +62,46 @@ def test_by_key_a_topic_without_an_event_is_doubtful(said: Said) -> None:
 def test_of_many_a_few_are_named(said: Said) -> None:
     World().subscriber([f"x{number}" for number in range(50)])
     assert len(said()) == 10
+
+
+def test_asking_about_topics_that_nobody_stamps_holds_no_poll_for_longer_than_one_of_them_takes() -> None:
+    """Brokers may take seconds for each answer, and nothing else is done meanwhile; each topic has its turn."""
+    world = World()
+    transport = SlowTransport(world)
+    names = [f"t{at}" for at in range(9)]
+    for name in names:
+        world.kafka.create(name, 1)
+    subscriber = world.subscriber(names, transport=transport)
+    transport.is_slow = True
+    held: list[int] = []
+    for _ in range(25):
+        asked = len(transport.asked)
+        assert subscriber.poll(1.0) is None
+        held.append(len(transport.asked) - asked)
+        assert len(subscriber._session._unread._due) < len(names), "a turn is over before the next one begins"
+    assert max(held) <= 2
+    assert {name for name, _ in transport.asked} == set(names)
+    assert all(once for _, once in transport.asked), "an outage is borne for a minute, and poll() does not last so long"
+
+
+class SlowTransport(SimTransport):
+    """Answers each question about a topic after two seconds."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.kafka, world.rng, world.tick)
+        self.world, self.is_slow = world, False
+        self.asked: list[tuple[str, bool]] = []
+
+    def _answer(self, topic: str, once: bool) -> None:
+        if self.is_slow:
+            self.asked.append((topic, once))
+            self.world.now += 2.0
+
+    def partitions(self, topic: str, *, once: bool = False) -> int:
+        self._answer(topic, once)
+        return super().partitions(topic, once=once)
+
+    def end_offsets(self, partitions: Iterable[Partition], *, once: bool = False) -> dict[Partition, int]:
+        for name in {partition.topic for partition in partitions}:
+            self._answer(name, once)
+        return super().end_offsets(partitions, once=once)

@@ -172,7 +172,7 @@ class SimTransport:
         self.silent_s = 0.0
         self.sent: list[str] = []
 
-    def partitions(self, topic: str) -> int:
+    def partitions(self, topic: str, *, once: bool = False) -> int:
         return self.kafka.topics.get(topic, 0)
 
     def topic_id(self, topic: str) -> str:

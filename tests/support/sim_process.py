@@ -161,8 +161,8 @@ class StormTransport(SimTransport):
         self.process.dead = True
         raise SimCrash
 
-    def partitions(self, topic: str) -> int:
-        self._call()
+    def partitions(self, topic: str, *, once: bool = False) -> int:
+        self._call(bears=not once)
         if self._killed():
             self._die()
         return super().partitions(topic)

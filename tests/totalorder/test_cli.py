@@ -331,12 +331,23 @@ def test_what_the_broker_cannot_do(broker: LocalBroker, words: list[str], messag
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("words", [["publish"], ["topics", "retire"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["publish"],
+        ["topics", "retire"],
+        ["parked", "list"],
+        ["parked", "replay", "--all"],
+        ["parked", "drop", "--all"],
+        ["sequence", "--checkpoint-dir", "CHECKPOINT", "--topics"],
+    ],
+)
 def test_a_topic_that_is_called_nearly_so_is_named(
-    broker: LocalBroker, new_topic: Callable[..., str], words: list[str]
+    broker: LocalBroker, new_topic: Callable[..., str], tmp_path: Path, words: list[str]
 ) -> None:
     there = new_topic("payments")
-    done = run(*words, there.replace("payments", "paymnets"), "-b", broker.bootstrap_servers)
+    given = [word.replace("CHECKPOINT", str(tmp_path)) for word in words]
+    done = run(*given, there.replace("payments", "paymnets"), "-b", broker.bootstrap_servers)
     assert done.returncode == 1
     assert "paymnets" in done.stderr
     assert f"Did you mean {there!r}? " in done.stderr

@@ -16,6 +16,7 @@ import errno
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Annotated, NoReturn
@@ -23,8 +24,9 @@ from typing import Annotated, NoReturn
 import typer
 
 from totalorder.cli.extras import problem_of
+from totalorder.defects import defect_in
 from totalorder.entry import INTERRUPTED, end_at_once
-from totalorder.errors import Error, SettingsError
+from totalorder.errors import Defect, Error, SettingsError
 
 COMMANDS = (
     *(
@@ -90,6 +92,13 @@ def _end_unwritten(error: OSError) -> NoReturn:
     sys.exit(1)
 
 
+def _end_failed(error: Error) -> NoReturn:
+    if isinstance(error, Defect) and error.__cause__ is not None:  # it asks for that to be reported
+        traceback.print_exception(error.__cause__)
+    print(f"totalorder: {error}", file=sys.stderr)
+    sys.exit(2 if isinstance(error, SettingsError) else 1)
+
+
 def _hear_sigint() -> None:
     """From here on Ctrl-C is an exception, for commands to end in good order.
 
@@ -125,8 +134,13 @@ def main(args: Sequence[str] | None = None) -> None:
         print(f"totalorder: {problem}", file=sys.stderr)
         sys.exit(1)
     except Error as error:
-        print(f"totalorder: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, SettingsError) else 1)
+        _end_failed(error)
+    except AssertionError as error:
+        defect = defect_in(error, stopped="The command has stopped there; what it had saved is kept")
+        if defect is None:
+            raise
+        defect.__cause__ = error
+        _end_failed(defect)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EPIPE):
             raise

@@ -11,6 +11,7 @@ import typer
 from totalorder.cli.options import Json, pairs, said_if_long, spark_settings
 from totalorder.errors import SettingsError
 from totalorder.java import SHORT_RUN
+from totalorder.words import few
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -202,9 +203,7 @@ class _Board:
         from rich.markup import escape
 
         if not_judged:
-            names = ", ".join(not_judged[:_MOST_NAMES])
-            others = f" and {len(not_judged) - _MOST_NAMES} more" if len(not_judged) > _MOST_NAMES else ""
-            self._console.print(f"\nnot judged: {escape(names)}{others}: granted, no receipts")
+            self._console.print(f"\nnot judged: {escape(few(not_judged, _MOST_NAMES))}: granted, no receipts")
         if any(result.verdict == "empty" for result in self._results):
             self._console.print("\nempty: the tables hold nothing that this audit judges")
         for result in self._results:

@@ -5,7 +5,7 @@ Use options as annotations: `def run(servers: BootstrapServers = DEFAULT_BOOTSTR
 
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime
 from types import FrameType
@@ -82,14 +82,6 @@ def spark_settings(given: list[str] | None) -> dict[str, str]:
     """The values of `--spark KEY=VALUE` as a table."""
     found = pairs("--spark", given, example="spark.driver.memory=4g")
     return {key: value.strip() for key, value in found.items()}
-
-
-def did_you_mean(name: str, there: Iterable[str]) -> str:
-    """A question to begin a remedy with, where something that is there is called nearly so; else nothing."""
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, there, n=1)
-    return f"Did you mean {near[0]!r}? " if near else ""
 
 
 def place_of(option: str, given: str, *words: str) -> Any:

@@ -11,6 +11,7 @@ import typer
 
 from totalorder.cli.options import DEFAULT_BOOTSTRAP_SERVERS, BootstrapServers, Json, Kafka, kafka_settings
 from totalorder.errors import Error, SettingsError, WireError
+from totalorder.words import did_you_mean
 
 if TYPE_CHECKING:
     from totalorder.subscriber.clients import Client
@@ -73,7 +74,7 @@ def list_(
     as_json: Json = False,
 ) -> None:
     """Reads to the present end and changes nothing."""
-    with _transport(bootstrap_servers, kafka) as transport:
+    with _transport(topic, bootstrap_servers, kafka) as transport:
         found = _parked(transport, topic)
     for where, (_, parked) in found.items():
         print(_json_line(where, parked) if as_json else _text_line(where, parked))
@@ -105,8 +106,9 @@ def replay(
     kafka: Kafka = None,
 ) -> None:
     """Each is taken back when it is durable; a crash between the two leaves it parked, and published."""
-    with _transport(bootstrap_servers, kafka, client) as transport:
-        for where, at, parked in _chosen(transport, topic, places, everything=everything):
+    _check_chosen(places, everything=everything)
+    with _transport(topic, bootstrap_servers, kafka, client) as transport:
+        for where, at, parked in _chosen(transport, topic, places):
             if client == "kafka-python":
                 _require_writable(parked)
             target = _target(transport, parked, to)
@@ -124,14 +126,17 @@ def drop(
     kafka: Kafka = None,
 ) -> None:
     """A record without a value takes each back."""
-    with _transport(bootstrap_servers, kafka) as transport:
-        for where, at, parked in _chosen(transport, topic, places, everything=everything):
+    _check_chosen(places, everything=everything)
+    with _transport(topic, bootstrap_servers, kafka) as transport:
+        for where, at, parked in _chosen(transport, topic, places):
             transport.send(at, parked.about.key, None)
             print(f"{where}: {_event(parked)} is dropped", flush=True)
 
 
 @contextmanager
-def _transport(bootstrap_servers: str, kafka: list[str] | None, client: str = "kafka-python") -> "Iterator[Transport]":
+def _transport(
+    topic: str, bootstrap_servers: str, kafka: list[str] | None, client: str = "kafka-python"
+) -> "Iterator[Transport]":
     settings = kafka_settings(kafka)
 
     from totalorder.subscriber.checks import check_choice
@@ -140,21 +145,33 @@ def _transport(bootstrap_servers: str, kafka: list[str] | None, client: str = "k
     check_choice("--client", client, *CLIENTS)
     transport = transport_of(cast("Client", client))(bootstrap_servers, settings)
     try:
+        if not transport.partitions(topic):
+            raise _absent(topic, bootstrap_servers, settings)
         yield transport
     finally:
         transport.close()
 
 
-def _chosen(
-    transport: "Transport", topic: str, places: Sequence[str] | None, *, everything: bool
-) -> "list[tuple[str, Partition, Parked]]":
+def _absent(topic: str, bootstrap_servers: str, settings: dict[str, str]) -> Error:
+    from totalorder import kafka_clients
+
+    with kafka_clients.kafka_errors(bootstrap_servers), kafka_clients.admin(bootstrap_servers, settings) as admin:
+        meant = did_you_mean(topic, admin.list_topics())
+    return Error(f"There is no topic {topic}", remedy=f"{meant}Give the one that run() was given as `park`.")
+
+
+def _check_chosen(places: Sequence[str] | None, *, everything: bool) -> None:
     if bool(places) == everything:
         raise SettingsError(
             "places and --all are both given" if places else "which of the parked events is not said",
             remedy="Give one of both: places as `list` names them, or --all",
         )
+
+
+def _chosen(transport: "Transport", topic: str, places: Sequence[str] | None) -> "list[tuple[str, Partition, Parked]]":
+    """Without places all of them."""
     found = _parked(transport, topic)
-    if everything and not found:
+    if not places and not found:
         _tell_nothing(topic)
     absent = [where for where in places or () if where not in found]
     if absent:
@@ -169,13 +186,10 @@ def _parked(transport: "Transport", topic: str) -> _Found:
     from totalorder.cli.reading import records_of
     from totalorder.subscriber.transport import Partition
 
-    count = transport.partitions(topic)
-    if not count:
-        raise Error(f"There is no topic {topic}", remedy="Give the one that run() was given as `park`.")
     _check_lasts(transport, topic)
     found: _Found = {}
     passed_over = 0
-    for at in (Partition(topic, number) for number in range(count)):
+    for at in (Partition(topic, number) for number in range(transport.partitions(topic))):
         newest: dict[bytes | None, str] = {}
         for record in records_of(transport, at, None):
             parked = _read(record)

@@ -15,10 +15,10 @@ from totalorder.cli.options import (
     BootstrapServers,
     Json,
     Kafka,
-    did_you_mean,
     kafka_settings,
 )
 from totalorder.errors import Error, SettingsError
+from totalorder.words import did_you_mean
 
 if TYPE_CHECKING:
     from kafka import KafkaProducer

@@ -15,11 +15,11 @@ from totalorder.cli.options import (
     Domain,
     Json,
     Kafka,
-    did_you_mean,
     kafka_settings,
     said_if_long,
 )
 from totalorder.errors import Error, SettingsError
+from totalorder.words import did_you_mean
 
 if TYPE_CHECKING:
     from totalorder.sequencer.wire.control import Rejection, Retired
