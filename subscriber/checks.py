@@ -28,6 +28,15 @@ def check_lease(lease_s: object) -> None:
         raise SettingsError(f"lease_s = {lease_s} is not 0 (never ends) to {MAX_LEASE_S}")
 
 
+def check_deserializer(deserializer: object) -> None:
+    """Raises SettingsError for what is no function; None is none."""
+    if deserializer is not None and not callable(deserializer):
+        raise SettingsError(
+            f"deserializer is {deserializer!r}",
+            remedy="Give a function of an Event, such as totalorder.payloads.json",
+        )
+
+
 def check_count(name: str, value: object) -> None:
     """Raises SettingsError for what is no whole number from 1 on."""
     _check_whole(name, value)

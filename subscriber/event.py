@@ -148,7 +148,7 @@ class Lost(NamedTuple):
 
 
 class TypedEvent(Event, Generic[P]):
-    """An Event of a Subscriber that has a deserializer."""
+    """An Event of a Subscriber or Reader that has a deserializer."""
 
     _deserializer: Callable[[Event], P]
 
@@ -172,6 +172,13 @@ class TypedEvent(Event, Generic[P]):
                 f"the payload of {place(self)} cannot be read: {told(error)}",
                 remedy="`value` has its bytes; let run() try again (retry=) or put such events aside (park=)",
             ) from error
+
+
+def with_payload(found: Event | Lost | None, deserializer: Callable[[Event], object] | None) -> Event | Lost | None:
+    """What is handed out: a TypedEvent of an event, where there is a deserializer."""
+    if deserializer is None or not isinstance(found, Event):
+        return found
+    return TypedEvent.of(found, deserializer)
 
 
 def told(error: BaseException) -> str:

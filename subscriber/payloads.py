@@ -6,9 +6,10 @@ They are called where `payload` is asked for, in the thread or the loop of who a
 import json as _json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
+from urllib.parse import urlsplit
 
 from totalorder.errors import EnvironmentProblem
-from totalorder.subscriber.event import Event
+from totalorder.subscriber.event import Event, told
 
 if TYPE_CHECKING:
     from confluent_kafka.serialization import SerializationContext
@@ -55,16 +56,28 @@ def msgspec(types: Any) -> Callable[[Event], Any]:
 def confluent(deserializer: "Callable[[bytes | None, SerializationContext], P]") -> Callable[[Event], P]:
     """What a deserializer of confluent-kafka makes of the value: Avro's, Protobuf's or JSON's with a schema registry.
 
-    It asks the registry for a schema that it has not seen, and blocks so long: with AsyncSubscriber, ask for `payload`
-    in a thread (asyncio.to_thread). What each needs, confluent's package says: pip install 'confluent-kafka[avro]'.
+    It asks the registry for each topic and each schema once, and blocks so long: with AsyncSubscriber, ask for
+    `payload` in a thread (asyncio.to_thread). Give confluent's SchemaRegistryClient a `timeout`: without one it waits
+    for ever. A null value is None. The extra `registry` has all that confluent's deserializers need.
     """
     from confluent_kafka.serialization import MessageField, SerializationContext
 
     def read(event: Event) -> P:
         context = SerializationContext(event.kafka_topic, MessageField.VALUE, list(event.headers))
-        return deserializer(event.value, context)
+        try:
+            return deserializer(event.value, context)
+        except Exception as error:
+            if (registry := _asked_by(error)) is None:
+                raise
+            raise ConnectionError(f"the schema registry at {registry} did not answer: {told(error)}") from error
 
     return read
+
+
+def _asked_by(error: Exception) -> str | None:
+    """Host and port of a question by HTTP that had no answer: its own words leave them out."""
+    url = getattr(getattr(error, "request", None), "url", None)
+    return None if url is None else urlsplit(str(url)).netloc.rpartition("@")[2]
 
 
 def _text(event: Event) -> bytes:

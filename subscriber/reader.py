@@ -3,14 +3,21 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Generic, Literal, Self
+from typing import Any, Generic, Literal, Self
 
 from totalorder.errors import Error
 from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
-from totalorder.subscriber.checks import check_choice, check_count, check_seconds, check_timeout, checked_choice
+from totalorder.subscriber.checks import (
+    check_choice,
+    check_count,
+    check_deserializer,
+    check_seconds,
+    check_timeout,
+    checked_choice,
+)
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
-from totalorder.subscriber.event import Handed
+from totalorder.subscriber.event import Event, Handed, with_payload
 from totalorder.subscriber.guard import Guard
 from totalorder.subscriber.position import Position
 from totalorder.subscriber.reader_session import ReaderSession, ReaderSettings
@@ -50,8 +57,8 @@ class Reader(Generic[Handed]):
     What is waited for, Python's log says, "totalorder.subscriber": events that are published and that no sequencer
     stamps, for `stalled_after_s` seconds, are a warning. A quiet topic is none: nothing of it is owed.
     `entries` of its events are empty, `tag` is None. At most about `max_buffered` events wait per Kafka partition.
-    `client`, `kafka` and `outage_timeout_s` are as for a Subscriber. For use by one thread, but for `stop`.
-    `transport`, `clock` and `wall_clock` are for tests.
+    `deserializer`, `client`, `kafka` and `outage_timeout_s` are as for a Subscriber. For use by one thread, but for
+    `stop`. `transport`, `clock` and `wall_clock` are for tests.
 
     Raises on making: BrokerUnavailable (also where nothing comes for `outage_timeout_s` of what it must look into,
     though brokers answer), SettingsError (a position of another domain or incarnation among it), Error (no such
@@ -74,6 +81,7 @@ class Reader(Generic[Handed]):
         outage_timeout_s: float = 60.0,
         max_buffered: int = 1_000,
         stalled_after_s: float = 10.0,
+        deserializer: Callable[[Event], Any] | None = None,
         client: Client = "kafka-python",
         kafka: Mapping[str, str] | None = None,
         transport: Transport | None = None,
@@ -83,6 +91,7 @@ class Reader(Generic[Handed]):
         check_choice("on_lost", on_lost, "fail", "skip")
         check_choice("client", client, *CLIENTS)
         check_seconds("outage_timeout_s", outage_timeout_s)
+        check_deserializer(deserializer)
         check_count("max_buffered", max_buffered)
         check_seconds("stalled_after_s", stalled_after_s)
         check_start(start, "earliest", "now")
@@ -102,7 +111,7 @@ class Reader(Generic[Handed]):
             transport = transport_of(client)(
                 bootstrap_servers, kafka, prompt=own, outage_timeout_s=outage_timeout_s, max_poll_records=max_buffered
             )
-        self._clock, self._domain, self._choice = clock, domain, choice
+        self._clock, self._domain, self._choice, self._deserializer = clock, domain, choice, deserializer
         self._guard = Guard("Reader", goes_on="it begins behind the last position that you have")
         self._stopped = self._closed = False
         self._transport, self._unread = transport, Unread(transport)
@@ -131,7 +140,8 @@ class Reader(Generic[Handed]):
         """
         self._check(timeout_s)
         with self._guard:
-            return self._session.hand_out() if self._await(timeout_s) else None  # type: ignore[return-value]
+            found = self._session.hand_out() if self._await(timeout_s) else None
+        return with_payload(found, self._deserializer)  # type: ignore[return-value]
 
     def poll_batch(self, max_events: int = 1_000, timeout_s: float = 0.0) -> EventBatch[Handed]:
         """At most `max_events` of the next events, as soon as there is one; none when `poll` would give None."""
@@ -139,7 +149,8 @@ class Reader(Generic[Handed]):
         self._check(timeout_s)
         with self._guard:
             self._await(timeout_s)
-            return self._session.hand_out_batch(max_events)
+            found: EventBatch[Handed] = self._session.hand_out_batch(max_events)
+        return found if self._deserializer is None else found.with_deserializer(self._deserializer)
 
     def _check(self, timeout_s: float) -> None:
         check_timeout(timeout_s)

@@ -21,13 +21,14 @@ from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import (
     check_choice,
     check_count,
+    check_deserializer,
     check_seconds,
     check_timeout,
     checked_choice,
     checked_topics,
 )
 from totalorder.subscriber.clients import CLIENTS, Client, transport_of
-from totalorder.subscriber.event import Event, Handed, Lost, TypedEvent, place, position_of
+from totalorder.subscriber.event import Event, Handed, Lost, place, position_of, with_payload
 from totalorder.subscriber.guard import Guard, Interrupted
 from totalorder.subscriber.handling import Plan, Retry
 from totalorder.subscriber.metrics import Metrics
@@ -153,11 +154,7 @@ class Subscriber(Generic[Handed]):
         check_choice("on_lost", on_lost, "fail", "skip")
         check_choice("client", client, *CLIENTS)
         check_seconds("outage_timeout_s", outage_timeout_s)
-        if deserializer is not None and not callable(deserializer):
-            raise SettingsError(
-                f"deserializer is {deserializer!r}",
-                remedy="Give a function of an Event, such as totalorder.payloads.json",
-            )
+        check_deserializer(deserializer)
         choice = _choice(topics, pattern, stores=positions is not None)
         settings = SessionSettings(
             id=id,
@@ -233,9 +230,7 @@ class Subscriber(Generic[Handed]):
                 found = self._session.at_once()
         if found is None:
             found = self._await(self._session.hand_out, None, timeout_s)
-        if self._deserializer is not None and isinstance(found, Event):
-            found = TypedEvent.of(found, self._deserializer)
-        return cast("Handed | None", found)
+        return cast("Handed | None", with_payload(found, self._deserializer))
 
     def poll_batch(self, max_events: int = 1_000, timeout_s: float = 0.0) -> EventBatch[Handed]:
         """The next events, at most `max_events`, as soon as there is one; an empty batch when `poll` would give None.

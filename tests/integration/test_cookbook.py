@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
 from kafka import KafkaProducer
+from schema_registry import SchemaRegistry
 from sim_kafka_sequencer import ThreadSequencer
 from waiting import wait_until
 
@@ -22,7 +26,7 @@ from totalorder import kafka_clients
 from totalorder.broker import LocalBroker
 
 pytestmark = pytest.mark.broker
-SHOP = ("customers", "orders", "prices", "discounts")
+SHOP = ("customers", "orders", "prices", "discounts", "invoices")
 COOKBOOK = Path(__file__).parents[2] / "docs/cookbook"
 NewTopic = Callable[..., str]
 
@@ -46,8 +50,8 @@ def shop_servers(own: LocalBroker) -> Iterator[str]:
 
 
 @contextmanager
-def running(script: str, *given: object) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, str(COOKBOOK / script), *map(str, given)])
+def running(script: str, *given: object, stdout: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, str(COOKBOOK / script), *map(str, given)], stdout=stdout)
     try:
         yield process
     finally:
@@ -201,3 +205,23 @@ def test_an_asyncio_service_answers_what_it_has_followed(shop_servers: str) -> N
             send(producer, "prices", "apple", number=4)
             producer.flush(30)
             wait_until(lambda: answered("apple") == "4\n", "it goes on")
+
+
+def test_invoices_of_two_schemas_are_read_by_one(shop_servers: str) -> None:
+    names = {"id": "long"}, {"id": "long", "currency": "string"}
+    schemas = [
+        {"type": "record", "name": "Invoice", "fields": [{"name": name, "type": type_} for name, type_ in each.items()]}
+        for each in names
+    ]
+    context = SerializationContext("invoices", MessageField.VALUE, [])
+    with SchemaRegistry() as registry, kafka_clients.producer(shop_servers) as producer:
+        client = SchemaRegistryClient({"url": registry.url})
+        old, new = (AvroSerializer(client, json.dumps(schema)) for schema in schemas)
+        for value in (old({"id": 1}, context), new({"id": 2, "currency": "SEK"}, context), old({"id": 3}, context)):
+            producer.send("invoices", value=value, partition=0)
+        producer.flush(30)
+        with running("avro_invoices.py", registry.url, shop_servers, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            with process.stdout as said:
+                told = [json.loads(said.readline()) for _ in range(3)]
+    assert told == [{"id": 1, "currency": "EUR"}, {"id": 2, "currency": "SEK"}, {"id": 3, "currency": "EUR"}]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from run_faces import Face, rest, world_with
 from sim_small import World, await_ready
 
 from totalorder.errors import HandlerFailed, PayloadError, SettingsError
-from totalorder.subscriber import Event, Retry, Subscriber, TypedEvent, payloads
+from totalorder.subscriber import Event, Lost, Reader, Retry, Subscriber, TypedEvent, payloads
 from totalorder.subscriber.parked import Parked
 from totalorder.subscriber.transport import Partition
 
@@ -29,7 +30,7 @@ class Payment:
 
 
 def event(value: bytes | None, topic: str = "orders") -> Event:
-    return Event(topic, topic, "i", 0, 4, None, value, (("h", b"1"),), 5, 1, 3, {}, None, 1)
+    return Event(topic, f"of-{topic}", "i", 0, 4, None, value, (("h", b"1"),), 5, 1, 3, {}, None, 1)
 
 
 def payload(value: bytes | None, deserializer: Callable[[Event], Any], topic: str = "orders") -> Any:
@@ -40,7 +41,7 @@ def test_json_by_python() -> None:
     assert payload(b'{"a": [1, "\xc3\xa4"]}', payloads.json) == {"a": [1, "ä"]}
     assert payload(None, payloads.json) is None
     for value in (b"", b"{", b"\xff"):
-        with pytest.raises(PayloadError, match=r"the payload of orders#1 \(orders\[0\]@4, g 3\) cannot be read: "):
+        with pytest.raises(PayloadError, match=r"the payload of orders#1 \(of-orders\[0\]@4, g 3\) cannot be read: "):
             payload(value, payloads.json)
 
 
@@ -71,7 +72,22 @@ def test_deserializers_of_confluent_are_told_where_the_value_is_from() -> None:
             return 7
 
     assert payload(b"v", payloads.confluent(Own())) == 7
-    assert asked == [(b"v", "orders", MessageField.VALUE, [("h", b"1")])]
+    assert asked == [(b"v", "of-orders", MessageField.VALUE, [("h", b"1")])]
+
+
+def test_a_registry_that_does_not_answer_is_named() -> None:
+    """The HTTP clients' errors say what happened, and their request where; no password is told."""
+
+    class Unanswered(Exception):
+        request = SimpleNamespace(url="http://user:secret@registry.example:8081/schemas/ids/1?subject=s")
+
+    def ask(value: bytes | None, context: SerializationContext) -> Any:
+        raise Unanswered("timed out")
+
+    with pytest.raises(PayloadError, match=r"the schema registry at registry\.example:8081 did not answer") as told:
+        payload(b"v", payloads.confluent(ask))
+    assert "Unanswered: timed out" in str(told.value)
+    assert "secret" not in str(told.value)
 
 
 def test_without_msgspec_it_is_named() -> None:
@@ -105,6 +121,12 @@ def test_a_payload_is_made_once_and_asked_for_again_when_it_failed() -> None:
     assert typed == event(b"v")
 
 
+def reader_of(world: World, **settings: Any) -> Reader[Any]:
+    return Reader(
+        list("abc"), domain="d", transport=world.transport(), clock=lambda: world.now, until="now", **settings
+    )
+
+
 def poll(subscriber: Subscriber[TypedEvent[Any]]) -> list[TypedEvent[Any]]:
     return [found for _ in range(4) if (found := subscriber.poll(20)) is not None]
 
@@ -132,6 +154,35 @@ def test_events_have_payloads_however_they_are_taken(take: Callable[..., list[Ty
         assert [found.payload for found in events] == [0, 1, 2, 3]
         subscriber.ack(events[-1])
         assert subscriber.position.g >= events[-1].g
+
+
+def read_batches(reader: Reader[TypedEvent[Any]]) -> list[TypedEvent[Any]]:
+    events: list[TypedEvent[Any]] = []
+    while not reader.finished:
+        events += reader.poll_batch(3)
+    return events
+
+
+def stamped() -> World:
+    world = numbers()
+    world.tick(1)
+    return world
+
+
+@pytest.mark.parametrize("take", [list, read_batches])
+def test_a_reader_has_payloads_too(take: Callable[..., list[TypedEvent[Any]]]) -> None:
+    with reader_of(stamped(), deserializer=payloads.json) as reader:
+        assert [found.payload for found in take(reader)] == [0, 1, 2, 3]
+
+
+def test_what_a_reader_is_told_of_a_loss_has_no_payload() -> None:
+    world = stamped()
+    with reader_of(world) as reader:
+        beginning = next(reader).position.at(0)
+    world.kafka.trim(Partition("a", 1), 1)
+    with reader_of(world, deserializer=payloads.json, on_lost="skip", start=beginning) as reader:
+        told = [found.payload if isinstance(found, TypedEvent) else type(found) for found in reader]
+    assert told == [Lost, 1, 2, 3]
 
 
 def test_an_async_subscriber_has_payloads_too() -> None:
@@ -196,3 +247,5 @@ def test_one_that_cannot_be_read_is_parked_with_its_bytes(face: Face) -> None:
 def test_what_is_no_function_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"deserializer is 'json'.*function of an Event"):
         World().subscriber("abc", deserializer="json")
+    with pytest.raises(SettingsError, match=r"deserializer is 'json'.*function of an Event"):
+        reader_of(World(), deserializer="json")
