@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sim_kafka import SimTransport
 
-from totalorder.errors import BrokerUnavailable, EventsLost, SettingsError
+from totalorder.errors import BatchesMissing, BrokerUnavailable, EventsLost, SettingsError
 from totalorder.subscriber import Event, Lost, Position, Reader
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.stamps_log import LAST_RECORDS
@@ -127,6 +127,14 @@ class Follower:
                 given = [event for event in [reader.poll()] if event is not None]
         except BrokerUnavailable:
             self._end("silence")
+            return True
+        except BatchesMissing:
+            # Stamps that were gone before it began, where the log begins with what was written late and hides that.
+            assert self._world.has("trims"), f"{life}: no stamps are gone"
+            assert self._world.has("late"), f"{life} began where stamps are gone"
+            assert isinstance(life.start, Position) or not life.is_shown, f"{life} needs nothing of before"
+            self._start = "now"
+            self._end("unordered")
             return True
         except EventsLost:
             # Of events that are not stamped yet it is not known where a Reader will want them.
