@@ -16,12 +16,13 @@ from totalorder.subscriber.delivery.effects import (
     ReadEvents,
     Reads,
     ReadStamps,
+    ReadStampsAnew,
     ResumeEvents,
     StopEvents,
     StopStamps,
 )
 from totalorder.subscriber.delivery.events import GONE
-from totalorder.subscriber.stamps_log import headers_of
+from totalorder.subscriber.stamps_log import first_offset, headers_of
 from totalorder.subscriber.transport import Partition, Record, Transport
 
 _PLACE = itemgetter(*map(Record._fields.index, ("topic", "partition", "topic_id")))
@@ -147,9 +148,10 @@ class Feed:
             self._apply_to_events(effect)
             return
         partition = Partition(self._names.stamps, effect.partition)
-        if isinstance(effect, ReadStamps):
+        if isinstance(effect, ReadStamps | ReadStampsAnew):
+            offset = effect.offset if isinstance(effect, ReadStamps) else first_offset(self._transport, partition)
             self._assemblers[effect.partition] = StampsAssembler(domain=self._domain, partition=effect.partition)
-            self._transport.read(partition, effect.offset)
+            self._transport.read(partition, offset)
             self._moved.add(partition)
         elif isinstance(effect, StopStamps):
             del self._assemblers[effect.partition]

@@ -106,7 +106,6 @@ class ReaderSession:
             partitions=partitions,
             choice=choice,
             marks=marks,
-            begins=log.begins,
             after=after,
             through=until.g if isinstance(until, Position) else _NEVER,
             until_ms=ms_of(until) if isinstance(until, datetime) else _NEVER,

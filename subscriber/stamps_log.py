@@ -7,7 +7,14 @@ from totalorder.sequencer.wire.codec import StampsAssembler, decode_part
 from totalorder.sequencer.wire.limits import MAX_PARTS
 from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.sequencer.wire.position import StampsMark
-from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps, StopStamps
+from totalorder.subscriber.delivery.effects import (
+    Effect,
+    PauseStamps,
+    ReadStamps,
+    ReadStampsAnew,
+    ResumeStamps,
+    StopStamps,
+)
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.search import Looked, Search
 from totalorder.subscriber.reading.stamps import UNKNOWN, Batches, Whole
@@ -17,6 +24,8 @@ Others = Callable[[list[Record], bool], None]
 _WAIT_S = 0.2
 _ALL = 2**63 - 1
 _MOST_WAITING = 50_000
+LAST_RECORDS = 16
+"""Among so many of each partition the newest batch is looked for, however many were written late behind it."""
 _MOST_DIGITS = len(str(MAX_PARTS))
 _GONE = "Raise the retention of the stamps topic. Without stamps there is no order: begin at what is there by "
 EARLIEST = 'start="earliest" (--start earliest)'
@@ -25,6 +34,11 @@ EARLIEST = 'start="earliest" (--start earliest)'
 def headers_of(record: Record) -> dict[str, bytes]:
     """Headers with a value, by name."""
     return {name: value for name, value in record.headers if value is not None}
+
+
+def first_offset(transport: Transport, partition: Partition) -> int:
+    """Where a partition begins by now: retention may have moved that since it was last looked at."""
+    return transport.beginning_offsets([partition])[partition]
 
 
 def looked_at(record: Record, domain: str) -> Looked:
@@ -114,15 +128,32 @@ class StampsLog:
         return {number: search.mark(behind) for number, search in searches.items()}, 0
 
     def last_marks(self) -> tuple[dict[int, StampsMark], int]:
-        """Where to read each partition behind all that is there, and the last position of π that is there."""
-        lasts = {number: search.last for number, search in self.search(lambda _: True).items()}
-        known = [last for last in lasts.values() if last is not None]
-        behind = max((last.batch for last in known), default=UNKNOWN if any(self.ends.values()) else 0)
-        marks = {
-            number: StampsMark(offset=self.ends[number], batch=behind if last is None else last.batch)
-            for number, last in lasts.items()
-        }
-        return marks, max((last.g for last in known), default=0)
+        """Where to read each partition behind all that is there, and the last position of π that is there.
+
+        The very last record may be one that a replaced process of the job has written late. The newest batch of all
+        partitions is the last one: what some of them lack of it, or of those before, comes later and is not wanted.
+        """
+        newest = self._newest()
+        behind = newest.batch if newest else UNKNOWN if any(self.ends.values()) else 0
+        marks = {number: StampsMark(offset=end, batch=behind) for number, end in self.ends.items()}
+        return marks, newest.g if newest else 0
+
+    def _newest(self) -> Looked | None:
+        """Of the last records of each partition the one of the newest batch."""
+        reading = {number: search.last.offset for number, search in self.search(lambda _: True).items() if search.last}
+        for number, last in reading.items():
+            at = Partition(self._topic, number)
+            self._transport.read(at, max(self.begins[number], last + 1 - LAST_RECORDS))
+        newest: Looked | None = None
+        while reading:
+            for record in self._poll():
+                if record.partition in reading and record.offset < self.ends[record.partition]:
+                    looked = looked_at(record, self._domain)
+                    newest = looked if newest is None or looked.batch > newest.batch else newest
+            for number in [number for number in reading if self._is_through(number)]:
+                self._transport.stop(Partition(self._topic, number))
+                del reading[number]
+        return newest
 
     # --- what lies there ----------------------------------------------------------------------------------------------
 
@@ -146,7 +177,6 @@ class StampsLog:
             partitions,
             choice,
             marks,
-            self.begins,
             after=after,
             effects=effects,
             contradicts=lambda what: Contradiction(f"the stamps of domain {self._domain!r}: {what}"),
@@ -178,11 +208,14 @@ class StampsLog:
         """The partitions that are read from elsewhere on now."""
         moved = set()
         for effect in effects:
-            assert isinstance(effect, ReadStamps | PauseStamps | ResumeStamps | StopStamps)
+            assert isinstance(effect, ReadStamps | ReadStampsAnew | PauseStamps | ResumeStamps | StopStamps)
             at = Partition(self._topic, effect.partition)
-            if isinstance(effect, ReadStamps):
+            if isinstance(effect, ReadStamps | ReadStampsAnew):
+                if isinstance(effect, ReadStampsAnew):
+                    self.begins[effect.partition] = first_offset(self._transport, at)
+                offset = effect.offset if isinstance(effect, ReadStamps) else self.begins[effect.partition]
                 reading[effect.partition] = StampsAssembler(domain=self._domain, partition=effect.partition)
-                self._transport.read(at, effect.offset)
+                self._transport.read(at, offset)
                 moved.add(effect.partition)
             elif isinstance(effect, StopStamps):
                 reading.pop(effect.partition, None)

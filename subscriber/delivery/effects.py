@@ -108,6 +108,13 @@ class ReadStamps:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadStampsAnew:
+    """Read this stamps partition from the first record on that Kafka has by now, with a fresh assembler."""
+
+    partition: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class StopStamps:
     """No topic of the subscription has its stamps here any longer."""
 
@@ -153,6 +160,16 @@ class Finished:
     reason: str
 
 
-Reads = ReadEvents | StopEvents | PauseEvents | ResumeEvents | ReadStamps | StopStamps | PauseStamps | ResumeStamps
+Reads = (
+    ReadEvents
+    | StopEvents
+    | PauseEvents
+    | ResumeEvents
+    | ReadStamps
+    | ReadStampsAnew
+    | StopStamps
+    | PauseStamps
+    | ResumeStamps
+)
 """What is to be read, and what not."""
 Effect = Deliveries | DeliverLost | Reads | Granted | Switched | Finished

@@ -37,8 +37,8 @@ def losses_in(answers: Sequence[Answer], choice: Choice) -> list[Skipped]:
 class Reading:
     """Delivers the events of `choice` behind g `after` and through g `through`, as they stand in π.
 
-    `marks` say behind which batch each stamps partition that is needed is read, and where it begins (`begins`); all of
-    their batches end at or before `after`. What was stamped in a batch of `until_ms` or later is left out too.
+    `marks` say behind which batch each stamps partition that is needed is read; all of their batches end at or before
+    `after`. What was stamped in a batch of `until_ms` or later is left out too.
     What Kafka has no longer is told in its place (DeliverLost). After an error it must not be used any more.
     """
 
@@ -49,7 +49,6 @@ class Reading:
         partitions: int,
         choice: Choice,
         marks: Mapping[int, StampsMark],
-        begins: Mapping[int, int],
         after: int = 0,
         through: int = _NEVER,
         until_ms: int = _NEVER,
@@ -66,7 +65,6 @@ class Reading:
             partitions,
             choice,
             marks,
-            begins,
             after=after,
             effects=self._effects,
             contradicts=self._contradicts,

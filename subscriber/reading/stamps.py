@@ -11,7 +11,14 @@ from totalorder.errors import BatchesMissing, Contradiction
 from totalorder.sequencer.wire.chain import Chain
 from totalorder.sequencer.wire.position import StampsMark
 from totalorder.sequencer.wire.stamps import Source, StampedBatch
-from totalorder.subscriber.delivery.effects import Effect, PauseStamps, ReadStamps, ResumeStamps, StopStamps
+from totalorder.subscriber.delivery.effects import (
+    Effect,
+    PauseStamps,
+    ReadStamps,
+    ReadStampsAnew,
+    ResumeStamps,
+    StopStamps,
+)
 from totalorder.subscriber.delivery.rows import Rows, among, groups
 from totalorder.subscriber.reading.choice import Choice
 
@@ -36,10 +43,9 @@ class Whole:
 
 @dataclass(eq=False)
 class _Partition:
-    """A stamps partition. `begin` is where it is read from if batches turn out to be missing behind its mark."""
+    """A stamps partition."""
 
     number: int
-    begin: int
     chain: Chain | None
     ahead: deque[StampedBatch]
     rows: int = 0
@@ -61,7 +67,6 @@ class Batches:
         partitions: int,
         choice: Choice,
         marks: Mapping[int, StampsMark],
-        begins: Mapping[int, int],
         *,
         after: int,
         effects: list[Effect],
@@ -86,7 +91,7 @@ class Batches:
         self._parts: dict[int, _Partition] = {}
         for number, mark in marks.items():
             chain = None if mark.batch == UNKNOWN else Chain(domain, number, batch=mark.batch, digest=mark.digest)
-            self._parts[number] = _Partition(number, begins[number], chain, deque())
+            self._parts[number] = _Partition(number, chain, deque())
             self._effects.append(ReadStamps(partition=number, offset=mark.offset))
 
     # --- in -----------------------------------------------------------------------------------------------------------
@@ -121,7 +126,7 @@ class Batches:
 
     def _rewind(self, part: _Partition) -> None:
         self.anew[part.number] = self._marks[part.number].batch
-        self._effects.append(ReadStamps(partition=part.number, offset=part.begin))
+        self._effects.append(ReadStampsAnew(partition=part.number))
         part.paused = False
 
     def _pass(self, part: _Partition, batch: StampedBatch) -> None:

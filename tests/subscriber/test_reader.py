@@ -658,3 +658,57 @@ def test_a_position_after_the_present_is_refused() -> None:
         else:
             with pytest.raises(SettingsError, match=f"comes after g {last.g}, which is the present"):
                 Reader(["a"], start=start, until="now", **settings)
+
+
+def write_once_more(world: World, number: int, times: int) -> None:
+    """A process of the job that was replaced writes an early batch late."""
+    at = Partition("d.stamps", number)
+    for record in world.kafka.ever(at)[1:2] * times:
+        world.kafka.append(at, value=record.value, headers=record.headers)
+
+
+@pytest.mark.parametrize("late", [(0,), (1,), (0, 1)])
+@pytest.mark.parametrize("times", [1, 15])
+def test_the_present_is_not_what_a_replaced_job_wrote_late(late: tuple[int, ...], times: int) -> None:
+    """A Reader would begin with what is past, and a position of what was read would be refused as not there yet."""
+    world = backlog(stamps_partitions=2)
+    last = read(world)[-1]
+    for number in late:
+        write_once_more(world, number, times)
+    readers = [reader_of(world, pattern, start="now") for pattern in ("a", "abc")]
+    readers.append(reader_of(world, start=last.position))
+    assert [reader.position for reader in readers] == [last.position] * 3
+    for topic in "abc":
+        world.publish(topic)
+        world.tick(1)
+    assert [event.n for event in itertools.islice(readers[0], 1)] == [13]
+    for reader in readers[1:]:
+        assert [(event.topic, event.n) for event in itertools.islice(reader, 3)] == [("a", 13), ("b", 13), ("c", 13)]
+
+
+def test_now_needs_nothing_of_before_though_one_partition_ends_with_what_was_written_late() -> None:
+    """That one does not say what its next batch follows; the other one does."""
+    world = backlog(stamps_partitions=2)
+    write_once_more(world, 0, 20)
+    reader = reader_of(world, None, pattern=".*", start="now")
+    for number in range(2):
+        at = Partition("d.stamps", number)
+        world.kafka.trim(at, world.kafka.end(at))
+    for topic in "abc":
+        world.publish(topic)
+        world.tick(1)
+    assert [(event.topic, event.n) for event in itertools.islice(reader, 3)] == [("a", 13), ("b", 13), ("c", 13)]
+
+
+def test_what_the_search_missed_is_looked_for_where_stamps_begin_by_then() -> None:
+    """Retention goes on while an application has a Reader and does not ask it."""
+    world = backlog(6, stamps_partitions=1)
+    write_once_more(world, 0, 20)
+    for topic in "abcabcabc":
+        world.publish(topic)
+        world.tick(1)
+    rest = read(world)[-9:]
+    reader = reader_of(world, start=rest[0].position.at(18))
+    assert reader._session.machine._batches._marks[0].offset > 0, "else it reads all from the beginning on"
+    world.kafka.trim(Partition("d.stamps", 0), 1)
+    assert said(list(itertools.islice(reader, 9))) == said(rest)

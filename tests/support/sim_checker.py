@@ -335,10 +335,9 @@ class Checker:
             ends = [batch.g for batch in self.truth.batches]
             present = max((batch.g for batch in self.truth.batches if batch.cut <= life.cuts), default=0)
             assert begin in (0, *ends), f"{life} begins amid a batch"
-            # A log that ends with what was written late, or has nothing any more, tells of an earlier present. What
-            # lies between comes, or does not.
-            is_clear = not any(map(self.world.has, ("late", "trims")))
-            assert present <= begin or not is_clear, f"{life} begins before what was stamped, which is {present}"
+            # A log that ends with much that was written late, or has nothing any more, tells of an earlier present.
+            # What lies between comes, or does not.
+            assert present <= begin or not life.is_shown, f"{life} begins before what was stamped, which is {present}"
         elif life.start == "earliest":
             # Of what retention has removed of stamps it is not known how far it goes.
             begin = life.given[0].g - 1 if life.given and self.world.has("trims") else begin

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sim_kafka import SimTransport
 
-from totalorder.errors import BrokerUnavailable, EventsLost, SettingsError
+from totalorder.errors import BatchesMissing, BrokerUnavailable, EventsLost, SettingsError
 from totalorder.subscriber import Event, Lost, Position, Reader
+from totalorder.subscriber.reading.choice import Choice
+from totalorder.subscriber.stamps_log import LAST_RECORDS
+from totalorder.subscriber.transport import Partition, Record
 
 if TYPE_CHECKING:
     from sim_world import World
@@ -25,6 +28,8 @@ class Life:
     start: Position | Literal["earliest", "now"]
     cuts: int
     """So many batches were over before it began."""
+    is_shown: bool
+    """Whether the last of these, or a newer one, is among the last records of a stamps partition that it reads."""
     begin_g: int = 0
     given: list[Event | Lost] = field(default_factory=list, repr=False)
     ended: str = ""
@@ -76,7 +81,7 @@ class Follower:
         return True
 
     def _begin(self) -> None:
-        life = Life(self._pattern, self._start, len(self._world.sequencer.batches))
+        life = Life(self._pattern, self._start, len(self._world.sequencer.batches), self._is_present_shown())
         self.transport = FollowerTransport(self._world)
         try:
             self.reader = Reader(
@@ -92,8 +97,8 @@ class Follower:
         except BrokerUnavailable:
             return
         except SettingsError as error:
-            # Of a log that ends with what was written late, the present is taken to be that until the job goes on.
-            if not self._world.has("late") or "which is the present" not in str(error):
+            # Of a log that ends with much that was written late, that is taken for the present until the job goes on.
+            if life.is_shown or "which is the present" not in str(error):
                 raise
             return
         except EventsLost:
@@ -104,6 +109,15 @@ class Follower:
         life.begin_g = self.reader.position.g
         self.lives.append(life)
 
+    def _is_present_shown(self) -> bool:
+        """Whether the last batch that all stamps partitions have had is where a Reader looks for the present."""
+        kafka, count = self._world.kafka, self._world.domain.stamps_partitions
+        stamps = [Partition(self._world.names.stamps, number) for number in range(count)]
+        over = min(max(map(_batch, kafka.ever(at)), default=0) for at in stamps)
+        choice = Choice(tuple(self._chosen.get("topics", ())), self._chosen.get("pattern"))
+        read = [kafka.logs.get(stamps[number], []) for number in choice.partitions(count)]
+        return over <= max((_batch(record) for log in read for record in log[-LAST_RECORDS:]), default=0)
+
     def _take(self, reader: Reader[Event | Lost]) -> bool:
         life = self.lives[-1]
         try:
@@ -113,6 +127,14 @@ class Follower:
                 given = [event for event in [reader.poll()] if event is not None]
         except BrokerUnavailable:
             self._end("silence")
+            return True
+        except BatchesMissing:
+            # Stamps that were gone before it began, where the log begins with what was written late and hides that.
+            assert self._world.has("trims"), f"{life}: no stamps are gone"
+            assert self._world.has("late"), f"{life} began where stamps are gone"
+            assert isinstance(life.start, Position) or not life.is_shown, f"{life} needs nothing of before"
+            self._start = "now"
+            self._end("unordered")
             return True
         except EventsLost:
             # Of events that are not stamped yet it is not known where a Reader will want them.
@@ -132,6 +154,10 @@ class Follower:
         self.lives[-1].ended = how
         self.reader.close()
         self.reader = None
+
+
+def _batch(record: Record) -> int:
+    return int(dict(record.headers)["batch"] or 0)
 
 
 class Followers:

@@ -19,9 +19,8 @@ FIRST = stamped([("a", 1, 2, 0, {}), ("b", 1, 3, 0, {}), ("a", 2, 4, 1, {})], pa
 
 def half_way() -> Reading:
     """a1 is delivered; b1 has not come, for which a2 waits."""
-    machine = Reading(
-        domain="d", partitions=1, choice=Choice(pattern="[ab]"), marks={0: StampsMark(offset=0, batch=0)}, begins={0: 0}
-    )
+    marks = {0: StampsMark(offset=0, batch=0)}
+    machine = Reading(domain="d", partitions=1, choice=Choice(pattern="[ab]"), marks=marks)
     machine.stamped(FIRST)
     machine.events(src("a"), EventBlock([0, 1], [], [0, 0], ["a1", "a2"]))
     assert (machine.delivered, machine.held) == (1, (1, 2))

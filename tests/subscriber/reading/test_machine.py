@@ -17,6 +17,7 @@ from totalorder.subscriber.delivery.effects import (
     PauseStamps,
     ReadEvents,
     ReadStamps,
+    ReadStampsAnew,
     ResumeStamps,
     StopEvents,
 )
@@ -33,7 +34,7 @@ class Feed:
 
     def __init__(self, **settings: Any) -> None:
         marks = {number: StampsMark(offset=0, batch=0) for number in range(2)}
-        given: dict[str, Any] = {"marks": marks, "begins": {0: 0, 1: 0}, **settings}
+        given: dict[str, Any] = {"marks": marks, **settings}
         self.machine = Reading(domain="d", partitions=2, choice=Choice(pattern="[ab]"), **given)
         self.effects = self.machine.start()
         self.last: dict[int, StampedBatch] = {}
@@ -145,8 +146,8 @@ def test_a_retired_topic_is_read_no_longer_once_all_of_it_is_delivered() -> None
 
 def test_what_the_search_missed_is_found_from_the_beginning_on_and_else_it_is_lost() -> None:
     marks = {number: StampsMark(offset=7, batch=1) for number in range(2)}
-    feed = Feed(marks=marks, begins={0: 4, 1: 0})
-    assert feed.stamps(3, 0, g=9) == [ReadStamps(partition=0, offset=4)]
+    feed = Feed(marks=marks)
+    assert feed.stamps(3, 0, g=9) == [ReadStampsAnew(partition=0)]
     feed.last.clear()
     for batch in (1, 2, 3):
         feed.stamps(batch, 0, g=3 * batch)
