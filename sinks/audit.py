@@ -54,6 +54,10 @@ Verdict = Literal["holds", "violated", "empty", "information"]
 
 # The tables are read whole: looking for files to skip would only cost.
 SQL_CONF = {"spark.sql.shuffle.partitions": "4", "spark.databricks.delta.stats.skipping": "false"}
+FEW_ROWS = INTERPRETED | {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+"""For small tables of few rows: each part of a query that is planned anew, and each task, costs more than its rows."""
+_FEW = 20_000
+"""Most rows that all of them have together."""
 
 _ADVICE = "--tables is the root that `totalorder lineage` writes to, with a folder for each table"
 _HEAD = re.compile(r"-- (\w+): (.*)")
@@ -258,9 +262,11 @@ def _with_views(words: Set[str]) -> set[str]:
     return found
 
 
-def _all_words() -> set[str]:
-    words = (words_of(audit.sql) | {audit.view} for audit in audits())
-    return set(TABLES).union(*words)
+def _words(sql: Iterable[str] | None) -> set[str]:
+    """All that some questions name, directly or in views; of None: whatever can be named."""
+    if sql is not None:
+        return _with_views(set().union(*map(words_of, sql)))
+    return set(TABLES).union(*(words_of(audit.sql) | {audit.view} for audit in audits()))
 
 
 def check_is_query(sql: str, where: str) -> None:
@@ -289,7 +295,7 @@ class Auditor:
         self._spark = spark
         self._counts: dict[str, int] = {}
         root = root if "://" in root else os.path.abspath(root)  # "a:b/events" would be no path to Hadoop
-        words = _with_views(set().union(*map(words_of, sql))) if sql is not None else _all_words()
+        words = _words(sql)
         names = [name for name in _IN_ORDER if name in words]
         self._kept: Sequence[str] = ()
         if not self._read(root, names):
@@ -313,7 +319,7 @@ class Auditor:
             _check_columns(root, name, rows.column_names)
             self._spark.createDataFrame(rows).createOrReplaceTempView(name)
             self._counts[name] = len(rows)
-        for key, value in INTERPRETED.items():
+        for key, value in (FEW_ROWS if sum(self._counts.values()) <= _FEW else INTERPRETED).items():
             self._spark.conf.set(key, value)
         return True
 
@@ -330,12 +336,12 @@ class Auditor:
                 self._counts[name] = self._spark.table(name).count()
 
     @classmethod
-    def of_views(cls, spark: SparkSession) -> "Auditor":
+    def of_views(cls, spark: SparkSession, *, sql: Iterable[str] | None = None) -> "Auditor":
         """The same for a session in which the tables are views already."""
         auditor = cls.__new__(cls)
         auditor._spark = spark
         auditor._counts = {}
-        auditor._prepare(_all_words())
+        auditor._prepare(_words(sql))
         return auditor
 
     def _prepare(self, words: Set[str]) -> None:

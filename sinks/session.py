@@ -31,6 +31,8 @@ def delta_conf() -> dict[str, str]:
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         # A snapshot of a table's log is small here; the default of 50 tasks for it takes a second each time.
         "spark.databricks.delta.snapshotPartitions": "2",
+        # To put the list of all files beside each commit costs a Spark job each time; the sums that are checked stay.
+        "spark.databricks.delta.allFilesInCrc.enabled": "false",
         # Nothing is ever put there, but Spark makes the folder, by default where the command is given.
         "spark.sql.warehouse.dir": Path(tempfile.gettempdir()).as_uri(),
     }

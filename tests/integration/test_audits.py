@@ -24,7 +24,7 @@ from totalorder.cli import app
 from totalorder.cli.audit import show_rows
 from totalorder.errors import SettingsError
 from totalorder.sinks import audit, pieces, session, small
-from totalorder.sinks.audit import SQL_CONF, Auditor, Result, audits, parse_audit
+from totalorder.sinks.audit import FEW_ROWS, KNOWN, SQL_CONF, Auditor, Result, audits, parse_audit
 from totalorder.sinks.report import LATENCIES
 from totalorder.sinks.schema import TABLES
 
@@ -41,16 +41,14 @@ Planted = Callable[[World], list[dict[str, Any]]]
 def spark(spark: SparkSession) -> SparkSession:
     """The run's Spark with views and settings of its own."""
     own = spark.newSession()
-    # Few rows are judged sooner without compiling the queries.
-    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    for key, value in (SQL_CONF | interpreted).items():
+    for key, value in (SQL_CONF | FEW_ROWS).items():
         own.conf.set(key, value)
     return own
 
 
 def ask(spark: SparkSession, world: World, *names: str, **values: str) -> list[Result]:
     world.register(spark)
-    auditor = Auditor.of_views(spark)
+    auditor = Auditor.of_views(spark, sql=[KNOWN, *(AUDITS[name].sql for name in names)])
     return [auditor.ask(AUDITS[name], values, most_rows=100) for name in names]
 
 
@@ -922,6 +920,19 @@ def test_large_tables_are_asked_as_small_ones_are_and_columns_before_rows(
         patched.setattr(Auditor, "count", lambda *_: pytest.fail("rows were read"))
         assert run("sql", "--tables", delta, "SELECT nonsense FROM events JOIN batches USING (batch)") == 2
         assert "nonsense" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("few", "partitions", "planned_anew"), [(20_000, "1", "false"), (1, "4", "true")])
+def test_few_rows_are_asked_in_one_piece(
+    spark: SparkSession, written: Path, monkeypatch: pytest.MonkeyPatch, few: int, partitions: str, planned_anew: str
+) -> None:
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", "4")
+    monkeypatch.setattr(audit, "_FEW", few)
+    assert Auditor(own, str(written)).known() == (60, 60)
+    assert own.conf.get("spark.sql.shuffle.partitions") == partitions
+    assert own.conf.get("spark.sql.adaptive.enabled") == planned_anew
+    assert own.conf.get("spark.sql.codegen.wholeStage") == "false"
 
 
 def test_small_files_may_hold_more_than_is_read_at_once(

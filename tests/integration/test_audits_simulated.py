@@ -5,7 +5,7 @@ from pyspark.sql import SparkSession
 from sim_lineage import lineage_of
 from sim_world import World
 
-from totalorder.sinks.audit import SQL_CONF, Auditor, audits
+from totalorder.sinks.audit import FEW_ROWS, SQL_CONF, Auditor, audits
 from totalorder.sinks.schema import TABLES
 
 pytestmark = pytest.mark.spark
@@ -17,9 +17,7 @@ STEPS = 400
 def spark(spark: SparkSession) -> SparkSession:
     """The run's Spark with views and settings of its own."""
     own = spark.newSession()
-    # Few rows are judged sooner without compiling the queries.
-    interpreted = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-    for key, value in (SQL_CONF | interpreted).items():
+    for key, value in (SQL_CONF | FEW_ROWS).items():
         own.conf.set(key, value)
     return own
 

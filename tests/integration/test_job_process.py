@@ -4,8 +4,9 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from kafka import KafkaProducer
@@ -54,7 +55,6 @@ def test_killed_between_sink_and_commit_then_stopped_in_good_order(
         "topics": ",".join(topics),
         "checkpoint_dir": settings.checkpoint_dir,
         "stamps_partitions": settings.stamps_partitions,
-        "spark": "=".join(*QUICK_JAVA.items()),
     }
     with kafka_clients.producer(broker.bootstrap_servers) as producer:
         with SequencerProcess(**flags) as process:
@@ -101,6 +101,7 @@ class SubmittedProcess(SequencerProcess):
         str(Path(__file__).parents[2] / "streaming" / "job.py"),
         "--verbose",
     )
+    spark: ClassVar[Mapping[str, object]] = {}  # that Java has its options before our settings are read
 
     def terminate_java(self) -> int:
         """Signals Java alone, as who stops a submitted job does; its exit code."""

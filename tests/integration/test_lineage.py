@@ -24,7 +24,7 @@ from pyspark.sql import (
 )
 from reference import Change
 from spark_process import SequencerProcess
-from spark_shared import QUICK_JAVA, settings_for
+from spark_shared import settings_for
 from structlog.testing import capture_logs
 from waiting import wait_until
 
@@ -624,7 +624,6 @@ def test_a_signal_ends_it_in_good_order_and_it_says_whether_it_has_caught_up(mak
     kafka = make_world()
     kafka.push()
     flags = {name: getattr(kafka.settings, name) for name in ("domain", "bootstrap_servers", "tables")}
-    flags["spark"] = "=".join(*QUICK_JAVA.items())
     with CatchingUp(**flags) as process:
         process.until("it opens the tables", lambda: process.logged("opening the tables"))
         assert process.terminate(signal.SIGINT) == 1  # also where pyspark has just put a handler of its own
@@ -651,7 +650,6 @@ def test_one_that_goes_on_for_ever_ends_well_by_a_signal_and_with_words_where_it
     kafka = make_world()
     kafka.push()
     flags = {name: getattr(kafka.settings, name) for name in ("domain", "bootstrap_servers", "tables")}
-    flags["spark"] = "=".join(*QUICK_JAVA.items())
     with LineageProcess(**flags) as process:
         process.until("it runs", lambda: process.logged("lineage ready"))
         assert process.terminate() == 0

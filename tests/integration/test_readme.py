@@ -6,7 +6,9 @@ import shlex
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from spark_process import START_BOUND_S, SequencerProcess
@@ -39,6 +41,12 @@ def command(name: str) -> list[str]:
     return [str(Path(sys.executable).with_name("totalorder")), *found[1:]]
 
 
+class AsGiven(SequencerProcess):
+    """With the Java that a user has."""
+
+    spark: ClassVar[Mapping[str, object]] = {}
+
+
 def flags_of(line: list[str]) -> dict[str, str]:
     return {
         flag.removeprefix("--").replace("-", "_"): value for flag, value in zip(line[2::2], line[3::2], strict=True)
@@ -53,7 +61,7 @@ def test_the_consumer_and_the_commands_do_what_is_said(broker: LocalBroker, tmp_
     subprocess.run(command("topics"), env=env, check=True, timeout=START_BOUND_S)
     flags = flags_of(command("sequence")) | {"bootstrap_servers": broker.bootstrap_servers}
     flags["checkpoint_dir"] = str(tmp_path / flags["checkpoint_dir"])
-    with SequencerProcess(**flags) as sequencer:
+    with AsGiven(**flags) as sequencer:
         sequencer.until_ready()
         code = block.replace(DEFAULT_SERVERS, broker.bootstrap_servers)
         consumer = subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True)

@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from spark_shared import QUICK_JAVA
 from waiting import is_alive, wait_until
 
 START_BOUND_S = 200.0
@@ -19,8 +21,15 @@ class SequencerProcess:
 
     command: tuple[str, ...] = (str(Path(sys.executable).with_name("totalorder")), "sequence", "--verbose")
 
+    spark: ClassVar[Mapping[str, object]] = {"spark": "=".join(*QUICK_JAVA.items())}
+    """Where nothing else is given: a process of a test is soon over."""
+
     def __init__(self, **settings: object) -> None:
-        flags = [text for key, value in settings.items() for text in (f"--{key.replace('_', '-')}", str(value))]
+        flags = [
+            text
+            for key, value in {**self.spark, **settings}.items()
+            for text in (f"--{key.replace('_', '-')}", str(value))
+        ]
         self._process = subprocess.Popen(
             [*self.command, "--log-format", "json", *flags],
             stdout=subprocess.PIPE,

@@ -59,10 +59,9 @@ def judged(results: "Sequence[Result]", not_judged: "Sequence[str]") -> list[Aud
 
 def prove(demo: "Link") -> None:
     """Starts Spark and makes the tables; told to begin, it says how far it is and what it found; ends when told to."""
-    from totalorder.java import SHORT_RUN
     from totalorder.sinks.audit import SQL_CONF, Auditor, choose
     from totalorder.sinks.runner import SPARK, Lineage
-    from totalorder.sinks.session import end_session, start_delta_session
+    from totalorder.sinks.session import QUICK, end_session, start_delta_session
     from totalorder.sinks.settings import load_lineage_settings
     from totalorder.sinks.tables import LineageTables
     from totalorder.streaming.service import configure_logging
@@ -70,8 +69,7 @@ def prove(demo: "Link") -> None:
     names = ("domain", "bootstrap_servers", "tables")
     settings = load_lineage_settings(None, {name: demo.spec[name] for name in names})
     configure_logging("console")
-    quick = {"spark.driver.extraJavaOptions": SHORT_RUN}
-    spark = start_delta_session("totalorder demo", SPARK | SQL_CONF | quick, root=settings.root)
+    spark = start_delta_session("totalorder demo", SPARK | SQL_CONF | QUICK, root=settings.root)
     try:
         LineageTables(spark, settings.root, settings.domain).open()
         demo.await_order()
