@@ -7,6 +7,7 @@ from numbers import Real
 from totalorder.errors import SettingsError
 from totalorder.sequencer.wire.limits import MAX_LEASE_S, MAX_TOPICS_PER_SUBSCRIPTION
 from totalorder.sequencer.wire.names import DomainTopics, valid_id, valid_topic
+from totalorder.subscriber.position_store import PositionStore
 from totalorder.subscriber.reading.choice import Choice
 
 
@@ -35,6 +36,18 @@ def check_deserializer(deserializer: object) -> None:
             f"deserializer is {deserializer!r}",
             remedy="Give a function of an Event, such as totalorder.payloads.json",
         )
+
+
+def check_positions(positions: object) -> None:
+    """Raises SettingsError for what is no store; None is none."""
+    if positions is not None and not isinstance(positions, PositionStore):
+        raise SettingsError(f"positions is {positions!r}", remedy="Give a store, such as SqlitePositions(path)")
+
+
+def check_callback(name: str, callback: object) -> None:
+    """Raises SettingsError for what is no function; None is none."""
+    if callback is not None and not callable(callback):
+        raise SettingsError(f"{name} is {callback!r}", remedy="Give a function of what it is told")
 
 
 def check_count(name: str, value: object) -> None:

@@ -19,9 +19,11 @@ from totalorder.errors import (
 from totalorder.sequencer.wire.names import DomainTopics
 from totalorder.subscriber.batch import EventBatch
 from totalorder.subscriber.checks import (
+    check_callback,
     check_choice,
     check_count,
     check_deserializer,
+    check_positions,
     check_seconds,
     check_timeout,
     checked_choice,
@@ -155,6 +157,9 @@ class Subscriber(Generic[Handed]):
         check_choice("client", client, *CLIENTS)
         check_seconds("outage_timeout_s", outage_timeout_s)
         check_deserializer(deserializer)
+        check_positions(positions)
+        for name, callback in (("on_granted", on_granted), ("on_change", on_change), ("on_stalled", on_stalled)):
+            check_callback(name, callback)
         choice = _choice(topics, pattern, stores=positions is not None)
         settings = SessionSettings(
             id=id,

@@ -110,7 +110,7 @@ def server_list(bootstrap_servers: str) -> list[str]:
     servers = [server.strip() for server in bootstrap_servers.split(",") if server.strip()]
     for server in servers:
         host, sign, port = server.rpartition(":")
-        if not sign or not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        if not sign or not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
             raise SettingsError(
                 f"bootstrap_servers: {server!r} is not HOST:PORT", remedy="Write it like localhost:9092."
             )

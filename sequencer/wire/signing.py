@@ -87,6 +87,12 @@ _REMEDY = "`totalorder control-key ID` prints the key of an id"
 
 
 def _check_control_key(key: str) -> None:
+    name, _, digits = key.rpartition(":")
+    if name and _KEY_OF_ID.fullmatch(digits):
+        raise SettingsError(
+            f"this is the key of id {name!r}, and the domain's own control key is wanted",
+            remedy="Whoever runs `totalorder sequence` has it",
+        )
     if not _CONTROL_KEY.fullmatch(key):
         raise SettingsError(
             "a control key is not 32 to 512 of the characters A-Z a-z 0-9 + / = _ -",

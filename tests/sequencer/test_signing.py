@@ -122,6 +122,12 @@ def test_what_is_no_key_is_refused_and_never_shown(key: str) -> None:
     assert len(secret) < 8 or secret not in shown
 
 
+def test_the_key_of_an_id_is_not_taken_for_the_domains_own() -> None:
+    with pytest.raises(SettingsError, match="this is the key of id 'tenant', and the domain's own") as caught:
+        Signatures(keys=(key := key_of(KEY, domain="d", signer="tenant"),), domain="d")
+    assert key.rpartition(":")[2] not in str(caught.value)
+
+
 def test_no_key_is_shown() -> None:
     assert KEY not in repr(SIGNATURES)
     with pytest.raises(SettingsError, match="32 to 512") as caught:
