@@ -251,9 +251,11 @@ class Settings(BaseSettings):
 S = TypeVar("S", bound=BaseSettings)
 
 
-def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """The sequencer's settings; see `load`."""
-    return load(Settings, config, flags or {}, command="sequence")
+def load_settings(
+    config: Path | None = None, flags: Mapping[str, Any] | None = None, *, command: str = "sequence"
+) -> Settings:
+    """The sequencer's settings, as one of its commands is given them; see `load`."""
+    return load(Settings, config, flags or {}, command=command)
 
 
 def load(model: type[S], config: Path | None, flags: Mapping[str, Any], *, command: str) -> S:

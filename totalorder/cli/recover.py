@@ -80,7 +80,7 @@ def run(
     given: dict[str, Any] = given_flags(locals(), without=("config", "check", "as_json"))
     from totalorder.config import load_settings
 
-    settings = load_settings(config, given)
+    settings = load_settings(config, given, command="recover")
     from totalorder.streaming.recover import recover
 
     report = recover(settings, check=check, say=lambda text: print(text, file=sys.stderr, flush=True))
