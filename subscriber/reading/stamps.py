@@ -81,8 +81,8 @@ class Batches:
         self._behind = max((mark.batch for mark in marks.values()), default=0)
         self._marks = marks
         self.anew: dict[int, int] = {}
-        """By stamps partition that is read from its beginning, since its mark is misleading, the batch behind which it
-        goes on: the mark's, or one that came where that is gone.
+        """By stamps partition that is read from its beginning, since its mark is misleading or does not say it, the batch
+        behind which it goes on: the mark's, or one that came where that is gone, or is not known.
         """
         self.names: dict[int, str] = {}
         """Of all chosen topics that were seen."""
@@ -107,6 +107,7 @@ class Batches:
                 f"they are {self._domain, self._count}"
             )
         if part.chain is None:
+            self.anew[part.number] = batch.batch - 1
             part.chain = Chain(self._domain, part.number, batch=batch.batch - 1, digest="")
             self._behind = max(self._behind, batch.batch - 1)
         try:
