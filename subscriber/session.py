@@ -368,6 +368,9 @@ class Session:
             self._renew_at = None
         self.ending = True
         if not drain:
+            if self.stored is not None:
+                self._machine.acknowledge(self.stored.committed())
+                self.stored.give_up()
             self._machine.drop()
             self.seeing.drop()
             self.ready.clear()

@@ -159,6 +159,12 @@ class Stored:
             found, self.done = self._acked.popleft()
         return found
 
+    def give_up(self) -> None:
+        """What was acknowledged and is not committed counts no longer: a transaction that came to nothing is not done
+        again. Where it is open the row is locked, and `covers` goes no further.
+        """
+        self._acked.clear()
+
     def covers(self, position: Position, *, waits: bool = False) -> bool:
         """Sees to it that the store is as far as `position`, up to which nothing is owed; False while it cannot be.
         `waits` for what others have locked, and raises StoreUnavailable where that takes too long.

@@ -432,6 +432,21 @@ def test_topics_do_not_change_while_a_transaction_is_open(shop: Shop) -> None:
     assert shop.effects == [*"123"]
 
 
+def test_what_is_given_up_is_given_up_though_its_transaction_came_to_nothing(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    handle(shop, mine, 1)
+    with pytest.raises(ZeroDivisionError):
+        shop.commit(mine, polled(mine), fails=True)
+    mine.unsubscribe(drain=False)
+    mine.close()
+    with subscriber(world, shop) as mine:
+        publish(world, "3")
+        handle(shop, mine, 1)
+    assert shop.effects == [*"13"]
+
+
 def test_a_restored_database_is_refused_with_what_it_lacks(file: Shop, tmp_path: Path) -> None:
     world = World()
     mine = subscriber(world, file)
