@@ -6,6 +6,7 @@ from totalorder.errors import EventsLost
 from totalorder.subscriber.transport import Partition
 
 GO_ON = 'start="now" (--start now) begins at the present and gives up all that is owed, of every topic'
+BEGIN = 'start="earliest" (--start earliest) begins with what is there by now'
 _PLACES_SHOWN = 5
 
 Offsets = Mapping[Partition, int]
@@ -22,7 +23,7 @@ def removed(positions: Offsets, begins: Offsets) -> EventsLost | None:
     ranges = [f"{_place(at, first)} to {end - 1} ({end - first:,} offsets)" for at, first, end in lost]
     return EventsLost(
         f"Kafka no longer has {_shown(ranges)}: they were removed before they were read",
-        remedy=f"Raise the retention of the topic. {GO_ON}",
+        remedy=f"Raise the retention of the topic. {BEGIN}; {GO_ON}",
         gone={at.source: begin for at, _, begin in lost},
     )
 
