@@ -416,6 +416,22 @@ def test_a_domain_of_which_all_stamps_expired_goes_on_from_now() -> None:
     assert [taken(reader).n for reader in readers] == [13, 13]
 
 
+@pytest.mark.parametrize("at", [0, 2])
+def test_retention_that_moves_while_the_earliest_is_looked_for_is_no_loss(at: int) -> None:
+    """To find it all stamps are read, which takes its time: what is gone by then is before what is earliest."""
+    world = backlog(6, stamps_partitions=1)
+    everything, stamps, transport = read(world), Partition("d.stamps", 0), world.transport()
+
+    def trim(timeout_s: float) -> None:
+        world.tick(timeout_s)
+        if transport.positions.get(stamps, -1) == at:
+            world.kafka.trim(stamps, 1)
+
+    transport.most, transport.fair, transport.on_poll = 1, True, trim
+    with Reader(list("abc"), domain="d", transport=transport, until="now", clock=lambda: world.now) as reader:
+        assert said(list(reader)) == said(everything[6:])
+
+
 def test_stamps_that_vanish_while_they_are_read_are_told() -> None:
     world = backlog()
     reader = reader_of(world, "a", start="now")
