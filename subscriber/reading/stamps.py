@@ -81,8 +81,8 @@ class Batches:
         self._behind = max((mark.batch for mark in marks.values()), default=0)
         self._marks = marks
         self.anew: dict[int, int] = {}
-        """By stamps partition that is read from its beginning, since its mark is misleading or UNKNOWN, the batch behind
-        which it goes on: the mark's, or one that came where that is gone.
+        """By stamps partition that is read from its beginning, since its mark is misleading or UNKNOWN, the batch
+        behind which it goes on: the mark's, or one that came where that is gone.
         """
         self.names: dict[int, str] = {}
         """Of all chosen topics that were seen."""
