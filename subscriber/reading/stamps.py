@@ -216,6 +216,11 @@ class Batches:
         """Rows of batches that are not complete yet."""
         return sum(part.rows for part in self._parts.values())
 
+    @property
+    def paused(self) -> set[int]:
+        """Partitions of which enough waits."""
+        return {part.number for part in self._parts.values() if part.paused}
+
     def regulate(self, waiting: int) -> None:
         """So many rows wait for their events: pauses partitions of which enough waits, reads on where half is gone."""
         for part in self._parts.values():
