@@ -3,24 +3,27 @@
 from collections.abc import Collection, Mapping
 
 from totalorder.errors import EventsLost
-from totalorder.subscriber.losses import GO_ON_WITHOUT
 from totalorder.subscriber.transport import Partition
 
 GO_ON = 'start="now" (--start now) begins at the present and gives up all that is owed, of every topic'
+BEGIN = 'start="earliest" (--start earliest) begins with what is there by now'
 _PLACES_SHOWN = 5
 
 Offsets = Mapping[Partition, int]
 
 
 def removed(positions: Offsets, begins: Offsets) -> EventsLost | None:
-    """`positions`: what is to be read next; None when nothing before the present `begins` is wanted."""
+    """`positions`: what is to be read next; None when nothing before the present `begins` is wanted.
+
+    Of events alone nobody is told by this: reading goes on (Feed.poll). What else is gone nobody may skip.
+    """
     lost = [(at, offset, begins[at]) for at, offset in sorted(positions.items()) if offset < begins.get(at, 0)]
     if not lost:
         return None
     ranges = [f"{_place(at, first)} to {end - 1} ({end - first:,} offsets)" for at, first, end in lost]
     return EventsLost(
         f"Kafka no longer has {_shown(ranges)}: they were removed before they were read",
-        remedy=f"Raise the retention of the topic. {GO_ON_WITHOUT}",
+        remedy=f"Raise the retention of the topic. {BEGIN}; {GO_ON}",
         gone={at.source: begin for at, _, begin in lost},
     )
 

@@ -159,9 +159,11 @@ class PositionStore(ABC):
         with self._told("be read"), self._own(waits=False) as execute:
             return _row(execute, vars(holder))
 
-    def move(self, holder: Holder, before: Position, position: Position) -> None:
-        """Moves the position on in a transaction of its own: nothing that was handed out lies between."""
-        with self._told("take a position"), self._own(waits=False) as execute:
+    def move(self, holder: Holder, before: Position, position: Position, *, waits: bool) -> None:
+        """Moves the position on in a transaction of its own: nothing that was handed out lies between. `waits`: see
+        `_own`.
+        """
+        with self._told("take a position"), self._own(waits=waits) as execute:
             self._move(execute, holder, before, position)
 
     def write(self, connection: Any, holder: Holder, before: Position, position: Position) -> None:

@@ -368,6 +368,9 @@ class Session:
             self._renew_at = None
         self.ending = True
         if not drain:
+            if self.stored is not None:
+                self._machine.acknowledge(self.stored.committed())
+                self.stored.give_up()
             self._machine.drop()
             self.seeing.drop()
             self.ready.clear()
@@ -778,7 +781,7 @@ class Session:
         self._save_at = self._clock() + interval
         if not self.generation:
             return
-        position = self._done()
+        position = self._done(waits=always)
         if position is None:
             if always:
                 raise StoreUnavailable(
@@ -795,15 +798,18 @@ class Session:
         if position is not None and (position != self._positions.saved or self._handed_g < self._positions.promised):
             self._write_position(position, self._handed_g, None)
 
-    def _done(self) -> Progress | None:
-        """The position as acknowledged; None while a store is not as far: Kafka's never runs ahead of it."""
+    def _done(self, *, waits: bool = False) -> Progress | None:
+        """The position as acknowledged; None while a store is not as far: Kafka's never runs ahead of it. `waits` for
+        one that others have locked.
+        """
         if self.stored is None:
             return self._machine.position()
         if self._begins_anew:
             return None
         self._machine.acknowledge(self.stored.committed())
         position = self._machine.position()
-        return position if self.stored.covers(position_of(self.ready.origin, position.g)) else None
+        place = position_of(self.ready.origin, position.g)
+        return position if self.stored.covers(place, waits=waits) else None
 
     def _write_position(self, position: Progress, through: int, timeout_s: float | None, *, anew: bool = False) -> None:
         through = max(through, self._machine.delivered_through)

@@ -200,7 +200,10 @@ class StampsLog:
                                 batches.stop()
                         batches.regulate(0)
                         moved |= self._carry_out(effects, reading)
-            for number in [number for number in reading if not through_batch and self._is_through(number)]:
+            through = [number for number in reading if not through_batch and self._is_through(number)]
+            if not through_batch and batches.paused.issuperset(reading.keys() - through):
+                through = list(reading)  # those that are paused wait for others, which have no more
+            for number in through:
                 self._transport.stop(Partition(self._topic, number))
                 del reading[number]
 

@@ -159,16 +159,25 @@ class Stored:
             found, self.done = self._acked.popleft()
         return found
 
-    def covers(self, position: Position) -> bool:
-        """Sees to it that the store is as far as `position`, up to which nothing is owed; False while it cannot be."""
+    def give_up(self) -> None:
+        """What was acknowledged and is not committed counts no longer: a transaction that came to nothing is not done
+        again. Where it is open the row is locked, and `covers` goes no further.
+        """
+        self._acked.clear()
+
+    def covers(self, position: Position, *, waits: bool = False) -> bool:
+        """Sees to it that the store is as far as `position`, up to which nothing is owed; False while it cannot be.
+        `waits` for what others have locked, and raises StoreUnavailable where that takes too long.
+        """
         assert self._holder is not None
         assert self.done is not None
         if position <= self.done:
             return True
         if self._acked:
             return False  # a transaction of the application's is open, or came to nothing
-        with suppress(StoreUnavailable, NotCommitted, AlreadyDone):
-            self._store.move(self._holder, self.done, position)
+        later = (NotCommitted, AlreadyDone) if waits else (StoreUnavailable, NotCommitted, AlreadyDone)
+        with suppress(*later):
+            self._store.move(self._holder, self.done, position, waits=waits)
             self.done = position
             return True
         return False

@@ -81,8 +81,8 @@ class Batches:
         self._behind = max((mark.batch for mark in marks.values()), default=0)
         self._marks = marks
         self.anew: dict[int, int] = {}
-        """By stamps partition that is read from its beginning, since its mark is misleading, the batch behind which it
-        goes on: the mark's, or one that came where that is gone.
+        """By stamps partition that is read from its beginning, since its mark is misleading or UNKNOWN, the batch
+        behind which it goes on: the mark's, or one that came where that is gone.
         """
         self.names: dict[int, str] = {}
         """Of all chosen topics that were seen."""
@@ -107,6 +107,7 @@ class Batches:
                 f"they are {self._domain, self._count}"
             )
         if part.chain is None:
+            self.anew[part.number] = batch.batch - 1
             part.chain = Chain(self._domain, part.number, batch=batch.batch - 1, digest="")
             self._behind = max(self._behind, batch.batch - 1)
         try:
@@ -214,6 +215,11 @@ class Batches:
     def held(self) -> int:
         """Rows of batches that are not complete yet."""
         return sum(part.rows for part in self._parts.values())
+
+    @property
+    def paused(self) -> set[int]:
+        """Partitions of which enough waits."""
+        return {part.number for part in self._parts.values() if part.paused}
 
     def regulate(self, waiting: int) -> None:
         """So many rows wait for their events: pauses partitions of which enough waits, reads on where half is gone."""

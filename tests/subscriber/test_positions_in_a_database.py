@@ -432,6 +432,21 @@ def test_topics_do_not_change_while_a_transaction_is_open(shop: Shop) -> None:
     assert shop.effects == [*"123"]
 
 
+def test_what_is_given_up_is_given_up_though_its_transaction_came_to_nothing(shop: Shop) -> None:
+    world = World()
+    mine = subscriber(world, shop)
+    publish(world, *"12")
+    handle(shop, mine, 1)
+    with pytest.raises(ZeroDivisionError):
+        shop.commit(mine, polled(mine), fails=True)
+    mine.unsubscribe(drain=False)
+    mine.close()
+    with subscriber(world, shop) as mine:
+        publish(world, "3")
+        handle(shop, mine, 1)
+    assert shop.effects == [*"13"]
+
+
 def test_a_restored_database_is_refused_with_what_it_lacks(file: Shop, tmp_path: Path) -> None:
     world = World()
     mine = subscriber(world, file)
@@ -622,6 +637,44 @@ def test_a_store_that_is_locked_or_fails_says_so_and_nothing_is_torn(file: Shop)
         mine.ack(event, within=connection)
     assert "another database" in told.value.remedy
     assert mine.poll(60) is not None
+
+
+def test_who_writes_to_the_file_for_a_moment_stops_no_change_of_topics(
+    file: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row is claimed, and then moved on: another service's transaction of the same file comes between."""
+    world = World()
+    mine = subscriber(world, file)
+    publish(world, "1")
+    handle(file, mine, 1)
+    world.publish("b")
+    assert mine.poll(1) is None
+    claim, move = PositionStore.claim, PositionStore.move
+    is_moved = threading.Event()
+
+    def claims(*given: Any) -> Any:
+        row = claim(*given)
+        other.execute("BEGIN IMMEDIATE")
+        return row
+
+    def moves(*given: Any, **named: Any) -> None:
+        is_moved.set()
+        move(*given, **named)
+
+    def commit() -> None:
+        assert is_moved.wait(BOUND_S)
+        other.commit()
+
+    monkeypatch.setattr(PositionStore, "claim", claims)
+    monkeypatch.setattr(PositionStore, "move", moves)
+    with closing(sqlite3.connect(file.path, check_same_thread=False)) as other:
+        thread = threading.Thread(target=commit)
+        thread.start()
+        mine.subscribe(["a", "c"])
+        thread.join(BOUND_S)
+    world.publish("c", "2")
+    handle(file, mine, 1)
+    assert file.effects == [*"12"]
 
 
 def test_a_row_that_is_locked_is_waited_for_with_a_bound(

@@ -12,7 +12,7 @@ from sim_kafka import SimTransport
 from sim_small import World, take
 
 from totalorder.errors import Contradiction, Error, EventsLost, SettingsError
-from totalorder.subscriber import Event, Lost, Position, Reader
+from totalorder.subscriber import Event, Lost, Position, Reader, stamps_log
 from totalorder.subscriber.transport import Partition, Record
 
 
@@ -416,6 +416,22 @@ def test_a_domain_of_which_all_stamps_expired_goes_on_from_now() -> None:
     assert [taken(reader).n for reader in readers] == [13, 13]
 
 
+@pytest.mark.parametrize("at", [0, 2])
+def test_retention_that_moves_while_the_earliest_is_looked_for_is_no_loss(at: int) -> None:
+    """To find it all stamps are read, which takes its time: what is gone by then is before what is earliest."""
+    world = backlog(6, stamps_partitions=1)
+    everything, stamps, transport = read(world), Partition("d.stamps", 0), world.transport()
+
+    def trim(timeout_s: float) -> None:
+        world.tick(timeout_s)
+        if transport.positions.get(stamps, -1) == at:
+            world.kafka.trim(stamps, 1)
+
+    transport.most, transport.fair, transport.on_poll = 1, True, trim
+    with Reader(list("abc"), domain="d", transport=transport, until="now", clock=lambda: world.now) as reader:
+        assert said(list(reader)) == said(everything[6:])
+
+
 def test_stamps_that_vanish_while_they_are_read_are_told() -> None:
     world = backlog()
     reader = reader_of(world, "a", start="now")
@@ -698,6 +714,23 @@ def test_now_needs_nothing_of_before_though_one_partition_ends_with_what_was_wri
         world.publish(topic)
         world.tick(1)
     assert [(event.topic, event.n) for event in itertools.islice(reader, 3)] == [("a", 13), ("b", 13), ("c", 13)]
+
+
+def test_a_partition_that_waits_for_one_that_is_read_to_its_end_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has a batch more, of many stamps, and behind that what a replaced process of the job has written late."""
+    monkeypatch.setattr(stamps_log, "_MOST_WAITING", 1)
+    world = backlog(stamps_partitions=2)
+    everything = read(world)
+    other = Partition("d.stamps", 0)
+    write_once_more(world, 1, 3)
+    world.kafka.held[other] = world.kafka.end(other) - 1
+    world.running = False
+    transport = world.transport()
+    transport.most, transport.fair = 1, True
+    reader = reader_of(world, None, pattern=".*", transport=transport, until="now")
+    assert said(list(reader)) == said(everything[:-6])
 
 
 def test_what_the_search_missed_is_looked_for_where_stamps_begin_by_then() -> None:

@@ -303,3 +303,38 @@ def test_old_batches_that_a_replaced_job_wrote_once_more_are_no_loss(most: int) 
     transport = SimTransport(world.kafka, world.rng, world.tick, most=most, fair=True)
     late = world.subscriber("a", transport=transport, start=known[49].position)
     assert [event.g for event in taken(late)] == [event.g for event in known[50:]]
+
+
+@pytest.mark.parametrize("is_killed_at_once", [False, True])
+def test_stamps_of_the_grant_that_come_behind_it_where_all_others_expired_are_the_beginning(
+    is_killed_at_once: bool,
+) -> None:
+    """What begins so goes on, and leaves a position that a later process can read."""
+    world = World(stamps_partitions=2)
+    for topic in "abc":
+        world.publish(topic)
+    world.tick(1)
+    stamps = [Partition("d.stamps", number) for number in range(2)]
+    for at in stamps:
+        world.kafka.trim(at, world.kafka.end(at))
+        world.kafka.hold(at)
+    transport = world.transport()
+
+    def show_what_is_waited_for(timeout_s: float) -> None:
+        world.tick(timeout_s)
+        if not transport.positions.keys().isdisjoint(stamps):
+            for at in stamps:
+                world.kafka.held.pop(at, None)
+
+    transport.on_poll = show_what_is_waited_for
+    subscriber = world.subscriber("abc", start="earliest", transport=transport)
+    if is_killed_at_once:
+        transport.close()
+        subscriber = world.subscriber("abc")
+    for n in (2, 3):
+        for topic in "abc":
+            world.publish(topic)
+            world.tick(1)
+        assert [(event.topic, event.n) for event in take(subscriber, 3)] == [(topic, n) for topic in "abc"]
+        subscriber._transport.close()
+        subscriber = world.subscriber("abc")
