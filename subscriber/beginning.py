@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from totalorder.errors import BatchesMissing
+from totalorder.errors import BatchesMissing, EventsLost
 from totalorder.sequencer.wire.control import Answer, Grant
 from totalorder.sequencer.wire.position import Progress, StampsMark
 from totalorder.sequencer.wire.stamps import Source
@@ -17,6 +17,9 @@ from totalorder.subscriber.reading.machine import losses_in
 from totalorder.subscriber.stamps_log import Others, StampsLog
 from totalorder.subscriber.start import Start, ms_of
 from totalorder.subscriber.transport import Partition, Transport
+
+_MOST_WALKS = 5
+"""So often stamps are walked through to find the earliest while retention takes some of them."""
 
 
 class Beginning:
@@ -58,15 +61,24 @@ class Beginning:
         """Where everything of the chosen topics is still there, behind what retention has removed of any of them.
 
         That takes a walk through all stamps: one consistent cut over all topics. Where a log begins with what a
-        replaced process of the job has written late, batches are missing behind that: what counts begins there.
+        replaced process of the job has written late, batches are missing behind that: what counts begins there. What
+        retention takes meanwhile is before what is earliest.
         """
         behind, after = 0, max((loss.g for loss in losses_in(answers, self._choice)), default=0)
+        walks = 0
         while True:
-            marks, first = self.log.first_marks(behind)
             try:
-                return marks, max(first, self._gone_through(marks, first, after))
+                marks, first = self.log.first_marks(behind)
+                through = self._gone_through(marks, first, after)
+                self.log.require_there(marks)
             except BatchesMissing as missing:
                 behind = missing.batch - 1
+            except EventsLost as lost:
+                walks += 1
+                if walks == _MOST_WALKS or not self.log.has_moved(lost):
+                    raise
+            else:
+                return marks, max(first, through)
 
     def _gone_through(self, marks: Mapping[int, StampsMark], first: int, after: int) -> int:
         """Behind which g of all from the marks on, and behind `after`, Kafka has everything of the chosen topics."""

@@ -15,6 +15,7 @@ from totalorder.subscriber.delivery.effects import (
     ResumeStamps,
     StopStamps,
 )
+from totalorder.subscriber.kafka_losses import removed
 from totalorder.subscriber.reading.choice import Choice
 from totalorder.subscriber.reading.search import Looked, Search
 from totalorder.subscriber.reading.stamps import UNKNOWN, Batches, Whole
@@ -120,7 +121,7 @@ class StampsLog:
 
     def first_marks(self, behind: int) -> tuple[dict[int, StampsMark], int]:
         """Where to read each partition from the first batch on that all have, of those behind one, and a g before."""
-        if any(end and self.begins[number] == end for number, end in self.ends.items()):
+        if any(end and self.begins[number] >= end for number, end in self.ends.items()):
             return self.last_marks()  # of that one all is gone
         searches = self.search(lambda _: False)
         firsts = [search.first for search in searches.values() if search.first is not None]
@@ -154,6 +155,24 @@ class StampsLog:
                 self._transport.stop(Partition(self._topic, number))
                 del reading[number]
         return newest
+
+    def require_there(self, marks: Mapping[int, StampsMark]) -> None:
+        """EventsLost where a partition begins by now behind where it would be read."""
+        positions = {Partition(self._topic, number): mark.offset for number, mark in marks.items()}
+        lost = removed(positions, self._transport.beginning_offsets(list(positions)))
+        if lost is not None:
+            raise lost
+
+    def has_moved(self, lost: EventsLost) -> bool:
+        """Whether stamps alone are gone: then nothing is read any more, and partitions begin where they do by now."""
+        if any(source.topic != self._topic for source in lost.gone):
+            return False
+        for at in self._partitions:
+            self._transport.stop(at)
+        begins = self._transport.beginning_offsets(self._partitions)
+        self.begins = {at.number: begins[at] for at in self._partitions}
+        self.ends = {number: max(end, self.begins[number]) for number, end in self.ends.items()}
+        return True
 
     # --- what lies there ----------------------------------------------------------------------------------------------
 
