@@ -63,10 +63,11 @@ UPDATE totalorder_positions SET place = :place WHERE domain = :domain AND subscr
 
 _TABLE, _ABSENT = "totalorder_positions", ("no such table", "does not exist", "doesn't exist")
 """What databases say of a table that is not there."""
-_LOCKED = (
-    "Roll back, and acknowledge again when it can. One that is locked has another transaction open: keep them short, "
-    "and none open while events are waited for"
+_KEEP_SHORT = (
+    "One that is locked has another transaction open: keep them short, and none open while events are waited for"
 )
+_LOCKED = f"Roll back, and acknowledge again when it can. {_KEEP_SHORT}"
+_NOT_BEGUN = f"Make a new Subscriber when it can: nothing is lost. {_KEEP_SHORT}"
 _OTHER = (
     "Roll back. The store makes its table when a Subscriber begins: so the connection is to another database (or file, "
     "or schema) than the store's, or somebody removed the table. Open both by one URL, or one absolute path"
@@ -108,29 +109,29 @@ class PositionStore(ABC):
     def __str__(self) -> str: ...
 
     @contextmanager
-    def _told(self, doing: str) -> Iterator[None]:
+    def _told(self, doing: str, remedy: str = _LOCKED) -> Iterator[None]:
         try:
             yield
         except self._failures as error:
             said = str(getattr(error, "orig", error))  # SQLAlchemy adds the statement, which names the table too
             is_other = _TABLE in said and any(absent in said for absent in _ABSENT)
-            raise StoreUnavailable(f"{self} cannot {doing}: {error}", remedy=_OTHER if is_other else _LOCKED) from error
+            raise StoreUnavailable(f"{self} cannot {doing}: {error}", remedy=_OTHER if is_other else remedy) from error
 
     def claim(self, holder: Holder, order: Position) -> Row | None:
         """Makes a process the one that may move the position on, unless one of a later generation is there, or the
         position is of another order; returns what is there by then, with the place as it was. None: nothing.
         """
         values = {**vars(holder), "order": _pattern(order)}
-        with self._told("make its table"):
+        with self._told("make its table", _NOT_BEGUN):
             self._prepare()
-        with self._told("be claimed"), self._own(waits=True) as execute:
+        with self._told("be claimed", _NOT_BEGUN), self._own(waits=True) as execute:
             execute(_CLAIM, values)
             return _row(execute, values)
 
     def begin(self, holder: Holder, position: Position) -> bool:
         """The first row of the id; False where another process has made one since this one looked."""
         try:
-            with self._told("take a position"), self._own(waits=True) as execute:
+            with self._told("take a position", _NOT_BEGUN), self._own(waits=True) as execute:
                 execute(_INSERT, {**vars(holder), "place": str(position)})
         except StoreUnavailable:
             with suppress(StoreUnavailable):
@@ -144,9 +145,9 @@ class PositionStore(ABC):
         no row yet. Fenced as `check_held`.
         """
         values = {**vars(holder), "place": str(position), "order": _pattern(position)}
-        with self._told("make its table"):
+        with self._told("make its table", _NOT_BEGUN):
             self._prepare()
-        with self._told("take a position"), self._own(waits=True) as execute:
+        with self._told("take a position", _NOT_BEGUN), self._own(waits=True) as execute:
             if execute(_RESET, values)[0] == 1:
                 return True
             row = _row(execute, values)

@@ -485,7 +485,7 @@ def positions_vectors() -> list[Vector]:
         "a change lies behind": saved_after(3, acknowledged=3),
         "behind the change": saved_after(3, acknowledged=99),
         "names of any kind": replace(at_grant, position=_odd_position(at_grant.position)),
-        "a database follows": replace(saved_after(3, acknowledged=3), stored=True),
+        "a database follows": replace(saved_after(3, acknowledged=99), stored=True),
         "a database is to begin anew": replace(at_grant, stored=True, anew=True),
     }
     return [
