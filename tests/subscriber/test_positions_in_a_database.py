@@ -650,7 +650,7 @@ def test_who_writes_to_the_file_for_a_moment_stops_no_change_of_topics(
     world.publish("b")
     assert mine.poll(1) is None
     claim, move = PositionStore.claim, PositionStore.move
-    is_moved = threading.Event()
+    is_moved, waits = threading.Event(), list[bool]()
 
     def claims(*given: Any) -> Any:
         row = claim(*given)
@@ -658,6 +658,7 @@ def test_who_writes_to_the_file_for_a_moment_stops_no_change_of_topics(
         return row
 
     def moves(*given: Any, **named: Any) -> None:
+        waits.append(named["waits"])  # the other may have committed by the time it asks
         is_moved.set()
         move(*given, **named)
 
@@ -672,6 +673,7 @@ def test_who_writes_to_the_file_for_a_moment_stops_no_change_of_topics(
         thread.start()
         mine.subscribe(["a", "c"])
         thread.join(BOUND_S)
+    assert waits[0]
     world.publish("c", "2")
     handle(file, mine, 1)
     assert file.effects == [*"12"]
