@@ -514,12 +514,18 @@ def test_an_id_without_a_row_that_was_handed_events_is_refused_or_adopted(shop: 
     assert shop.effects == [*"23"]
 
 
-def test_who_begins_anew_gives_up_what_was_owed_in_the_database_too(shop: Shop) -> None:
+def half_done(shop: Shop) -> World:
+    """One in which a process has done one of two events, and was killed."""
     world = World()
     mine = subscriber(world, shop)
     publish(world, *"12")
     handle(shop, mine, 1)
     kill(mine)
+    return world
+
+
+def test_who_begins_anew_gives_up_what_was_owed_in_the_database_too(shop: Shop) -> None:
+    world = half_done(shop)
     mine = subscriber(world, shop, start="now")
     publish(world, "3")
     handle(shop, mine, 1)
@@ -536,11 +542,7 @@ def test_who_is_killed_while_it_begins_anew_leaves_nothing_that_looks_done(
     shop: Shop, after: bool, has_row: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before or after its row is where it begins: nobody has had what was given up, and no receipt says so."""
-    world = World()
-    mine = subscriber(world, shop)
-    publish(world, *"12")
-    handle(shop, mine, 1)
-    kill(mine)
+    world = half_done(shop)
     if not has_row:
         shop.change(f"DELETE FROM {TABLE}")
     step = "reset" if has_row else "begin"
@@ -571,11 +573,7 @@ def test_who_is_taken_over_while_it_begins_anew_leaves_the_database_to_the_other
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other one has looked for positions before that of the beginning was there, and goes on with what is owed."""
-    world = World()
-    mine = subscriber(world, shop)
-    publish(world, *"12")
-    handle(shop, mine, 1)
-    kill(mine)
+    world = half_done(shop)
     save, claim = Positions.save, PositionStore.claim
     has_looked, may_claim = threading.Event(), threading.Event()
     others: list[Subscriber[Any]] = []
