@@ -174,11 +174,9 @@ class TypedEvent(Event, Generic[P]):
             ) from error
 
 
-def with_payload(found: Event | Lost | None, deserializer: Callable[[Event], object] | None) -> Event | Lost | None:
-    """What is handed out: a TypedEvent of an event, where there is a deserializer."""
-    if deserializer is None or not isinstance(found, Event):
-        return found
-    return TypedEvent.of(found, deserializer)
+def with_payload(found: Event | Lost | None, deserializer: Callable[[Event], object]) -> Event | Lost | None:
+    """What is handed out: a TypedEvent of an event."""
+    return TypedEvent.of(found, deserializer) if isinstance(found, Event) else found
 
 
 def told(error: BaseException) -> str:

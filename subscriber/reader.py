@@ -141,7 +141,7 @@ class Reader(Generic[Handed]):
         self._check(timeout_s)
         with self._guard:
             found = self._session.hand_out() if self._await(timeout_s) else None
-        return with_payload(found, self._deserializer)  # type: ignore[return-value]
+        return found if self._deserializer is None else with_payload(found, self._deserializer)  # type: ignore[return-value]
 
     def poll_batch(self, max_events: int = 1_000, timeout_s: float = 0.0) -> EventBatch[Handed]:
         """At most `max_events` of the next events, as soon as there is one; none when `poll` would give None."""

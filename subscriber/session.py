@@ -130,8 +130,8 @@ class Session:
         self._draining: Draining | None = None
         self._began_g: int | None = None
         """Where in the order the position lies with which this process began, if there was one."""
-        self._begins_anew = settings.begin_anew
-        """Whether it begins there whatever the store has, which does not have it yet."""
+        self._begins_anew = stored is not None and settings.begin_anew
+        """Whether the store is to begin there whatever it has, and does not yet."""
         self._promised_before = 0
         """How far former processes may have handed out events."""
         self._stamps_count = 0
@@ -193,7 +193,7 @@ class Session:
             self._take_over(self._subscribe(topics, ends))
             while not self._still_holds():
                 self._await(wait=Wait(kind="log", topic=self._names.grants))
-            if self.stored is not None and self._begins_anew:
+            if self._begins_anew:
                 assert self.grant is not None
                 self._begins_anew = False
                 self._begin_stored(self.grant, anew=True)
@@ -757,13 +757,13 @@ class Session:
         if granted.lease_s:
             self._renew_at = self._clock() + granted.lease_s / 3
         # Before anything is delivered under it: a process that dies now leaves a position that knows of its grant.
-        if self.stored is None or not self._begins_anew:
-            self._begin_stored(granted, anew=False)
-            self.save(always=True)
-        else:
+        if self._begins_anew:
             # The store comes behind a look at grants: who takes over from here on finds that it is to begin anew, and
             # who took over before has a store that this process leaves alone (docs/adr/0023).
             self._write_position(self._machine.position(), 0, None, anew=True)
+        else:
+            self._begin_stored(granted, anew=False)
+            self.save(always=True)
 
     def _begin_stored(self, granted: Granted | Grant, *, anew: bool) -> None:
         if self.stored is not None:

@@ -235,7 +235,9 @@ class Subscriber(Generic[Handed]):
                 found = self._session.at_once()
         if found is None:
             found = self._await(self._session.hand_out, None, timeout_s)
-        return cast("Handed | None", with_payload(found, self._deserializer))
+        if self._deserializer is not None:
+            found = with_payload(found, self._deserializer)
+        return cast("Handed | None", found)
 
     def poll_batch(self, max_events: int = 1_000, timeout_s: float = 0.0) -> EventBatch[Handed]:
         """The next events, at most `max_events`, as soon as there is one; an empty batch when `poll` would give None.

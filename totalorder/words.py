@@ -1,7 +1,6 @@
 """How names are told: a few of many, and the one that was probably meant."""
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 
 
 def few(names: Sequence[str], most: int) -> str:
@@ -12,5 +11,7 @@ def few(names: Sequence[str], most: int) -> str:
 
 def did_you_mean(name: str, there: Iterable[str]) -> str:
     """A question to begin a remedy with, where something that is there is called nearly so; else nothing."""
+    from difflib import get_close_matches
+
     near = get_close_matches(name, there, n=1)
     return f"Did you mean {near[0]!r}? " if near else ""

@@ -143,27 +143,24 @@ class SavedPosition:
 def encode_saved(saved: SavedPosition) -> bytes:
     """JSON form."""
     position = saved.position
-    record = (
-        {
-            "v": VERSION,
-            "id": saved.id,
-            "generation": saved.generation,
-            "nonce": saved.nonce,
-            "delivered_through": saved.delivered_through,
-            "in_force": position.generation,
-            "switched_g": position.switched_g,
-            "g": position.g,
-            "topics": sorted([topic, name, position.clock[topic]] for topic, name in position.topics.items()),
-            "pending": [json.loads(encode_answer(answer)) for answer in position.pending],
-            "sources": sorted([*source, offset] for source, offset in position.sources.items()),
-            "stamps": sorted([part, mark.offset, mark.batch, mark.digest] for part, mark in position.stamps.items()),
-            "stamps_partitions": position.stamps_partitions,
-            "min_subscriptions": position.min_subscriptions,
-            "topic_by": position.topic_by,
-        }
-        | ({"stored": True} if saved.stored else {})
-        | ({"anew": True} if saved.anew else {})
-    )
+    flags = {"stored": saved.stored, "anew": saved.anew}
+    record = {
+        "v": VERSION,
+        "id": saved.id,
+        "generation": saved.generation,
+        "nonce": saved.nonce,
+        "delivered_through": saved.delivered_through,
+        "in_force": position.generation,
+        "switched_g": position.switched_g,
+        "g": position.g,
+        "topics": sorted([topic, name, position.clock[topic]] for topic, name in position.topics.items()),
+        "pending": [json.loads(encode_answer(answer)) for answer in position.pending],
+        "sources": sorted([*source, offset] for source, offset in position.sources.items()),
+        "stamps": sorted([part, mark.offset, mark.batch, mark.digest] for part, mark in position.stamps.items()),
+        "stamps_partitions": position.stamps_partitions,
+        "min_subscriptions": position.min_subscriptions,
+        "topic_by": position.topic_by,
+    } | {name: True for name, is_set in flags.items() if is_set}
     return json.dumps(record, separators=(",", ":"), sort_keys=True).encode()
 
 
